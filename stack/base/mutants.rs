@@ -47,8 +47,8 @@ pub use inventory;
 #[cfg(feature = "mutants")]
 mod chosen {
     use std::collections::BTreeSet;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Mutex, RwLock};
 
     /// One use of the macro, collected from the code at link time.
     #[derive(Debug)]
@@ -65,7 +65,7 @@ mod chosen {
 
     inventory::collect!(Point);
 
-    static CHOSEN: AtomicPtr<Point> = AtomicPtr::new(std::ptr::null_mut());
+    static CHOSEN: RwLock<Option<&'static str>> = RwLock::new(None);
     static RECORDING: AtomicBool = AtomicBool::new(false);
     static REACHED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
@@ -79,14 +79,13 @@ mod chosen {
     /// Makes the named mutant the one whose wrong expression runs, in all threads; false if no code has that name.
     pub fn choose(name: &str) -> bool {
         let point = inventory::iter::<Point>.into_iter().find(|point| point.name == name);
-        let pointer = point.map_or(std::ptr::null_mut(), |point| std::ptr::from_ref(point).cast_mut());
-        CHOSEN.store(pointer, Ordering::SeqCst);
+        *CHOSEN.write().expect("no holder panics") = point.map(|point| point.name);
         point.is_some()
     }
 
     /// Goes back to the right expressions everywhere.
     pub fn clear() {
-        CHOSEN.store(std::ptr::null_mut(), Ordering::SeqCst);
+        *CHOSEN.write().expect("no holder panics") = None;
     }
 
     /// Runs `work` and returns the names of the mutation points it passed through, in any thread.
@@ -103,9 +102,6 @@ mod chosen {
         if RECORDING.load(Ordering::Relaxed) {
             REACHED.lock().expect("no holder panics").insert(name);
         }
-        let pointer = CHOSEN.load(Ordering::Relaxed);
-        // Compared by name and not by address: one name may stand at several points.
-        !pointer.is_null()
-            && inventory::iter::<Point>.into_iter().any(|point| std::ptr::eq(point, pointer) && point.name == name)
+        *CHOSEN.read().expect("no holder panics") == Some(name)
     }
 }
