@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Family files: what a model family is, as data a contributor can write.
+
+pub mod architecture;
+
+pub use architecture::Architecture;
