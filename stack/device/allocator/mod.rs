@@ -1,0 +1,232 @@
+//! A caching allocator that behaves as PyTorch's does, over any driver.
+
+mod blocks;
+mod counters;
+mod error;
+mod events;
+mod free_blocks;
+mod native;
+mod segments;
+mod settings;
+pub mod sizes;
+
+use headroom_base::{AllocatorKind, DeviceFigures, Reclaim};
+
+use crate::driver::{Address, Driver, DriverError, MemoryInfo};
+use blocks::{Block, BlockState, Blocks, NONE};
+pub use counters::{Counter, Counters};
+pub use error::{AllocationError, NotAllocated, Situation};
+pub use events::{Event, EventKind};
+use free_blocks::{Entry, FreeBlocks};
+pub use segments::{BlockView, SegmentView};
+pub use settings::Settings;
+pub use sizes::PoolKind;
+
+/// A handle to allocated memory. It is a plain value: dropping it frees nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Allocation {
+    address: Address,
+    bytes: u64,
+    serial: u64,
+    block: u32,
+}
+
+impl Allocation {
+    /// Where the memory is.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Its size, rounded up from what was asked.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// One of the two pools.
+#[derive(Debug, Default)]
+struct Pool {
+    free: FreeBlocks,
+    /// How often it was searched while garbage collection was on: the clock by which a free block ages.
+    searches: u64,
+}
+
+/// A caching allocator over a driver: PyTorch's rules, counters and peaks.
+///
+/// All memory is used on one stream. It is not shared between threads.
+#[derive(Debug)]
+pub struct Allocator<D: Driver> {
+    driver: D,
+    settings: Settings,
+    limit_bytes: Option<u64>,
+    blocks: Blocks,
+    pools: [Pool; 2],
+    counters: Counters,
+    serial: u64,
+    events: Option<Vec<Event>>,
+}
+
+impl<D: Driver> Allocator<D> {
+    /// An allocator that holds nothing yet.
+    pub fn new(driver: D, settings: Settings) -> Self {
+        Self {
+            driver,
+            settings,
+            limit_bytes: None,
+            blocks: Blocks::default(),
+            pools: Default::default(),
+            counters: Counters::default(),
+            serial: 0,
+            events: None,
+        }
+    }
+
+    /// Hands out memory for `requested_bytes`, at least one block unit.
+    ///
+    /// # Errors
+    /// [`AllocationError::OutOfMemory`] after everything that could be released was released, and then nothing but
+    /// `num_ooms` and `num_alloc_retries` (and the cache) has changed; [`AllocationError::Driver`] when the driver failed
+    /// otherwise.
+    pub fn allocate(&mut self, requested_bytes: u64) -> Result<Allocation, AllocationError> {
+        if requested_bytes >= sizes::REFUSED_FROM_BYTES {
+            return Err(AllocationError::OutOfMemory { requested_bytes, situation: self.situation() });
+        }
+        let bytes = sizes::round(requested_bytes, self.settings.divisions.as_ref());
+        let pool = PoolKind::of(bytes);
+        let block = match self.cached(bytes, pool) {
+            Some(block) => block,
+            None => self.grow(requested_bytes, bytes, pool)?,
+        };
+        Ok(self.hand_out(block, requested_bytes, bytes))
+    }
+
+    /// Takes memory back into the cache.
+    ///
+    /// # Errors
+    /// When it is not allocated here; nothing is changed then.
+    pub fn free(&mut self, allocation: Allocation) -> Result<(), NotAllocated> {
+        let Allocation { address, bytes, serial, block } = allocation;
+        if self.blocks.live(block, serial).is_none_or(|live| live.address != address.0) {
+            return Err(NotAllocated { address, bytes });
+        }
+        self.take_back(block);
+        Ok(())
+    }
+
+    /// Gives every segment that nobody uses back to the driver.
+    ///
+    /// # Errors
+    /// The first failure of the driver. Everything else was given back, and what could not be is still cached.
+    pub fn empty_cache(&mut self) -> Result<(), AllocationError> {
+        match self.release_cached() {
+            None => Ok(()),
+            Some(error) => Err(AllocationError::Driver { requested_bytes: 0, error, situation: self.situation() }),
+        }
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Makes every peak the current figure.
+    pub fn reset_peaks(&mut self) {
+        self.counters.reset_peaks();
+    }
+
+    /// Limits what may be taken from the driver. Beyond it the device counts as full.
+    pub fn set_memory_limit(&mut self, limit_bytes: Option<u64>) {
+        self.limit_bytes = limit_bytes;
+    }
+
+    /// The limit on what may be taken from the driver.
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.limit_bytes
+    }
+
+    /// The settings it runs under.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The driver below it.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The driver below it. What the allocator took must not be freed there.
+    pub fn driver_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
+    /// Starts, or with `false` ends, keeping a log of what happens to segments.
+    pub fn log_events(&mut self, on: bool) {
+        self.events = on.then(Vec::new);
+    }
+
+    /// The logged events since the last call; empty when no log is kept.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What of the reserve can be credited to a budget.
+    pub fn reclaim(&self) -> Reclaim {
+        match self.settings.kind {
+            AllocatorKind::Native => Reclaim::WholeSegments,
+            AllocatorKind::ExpandableSegments => Reclaim::Indistinguishable,
+            AllocatorKind::CudaMallocAsync => Reclaim::Pool,
+        }
+    }
+
+    /// This device's figures at this moment, for a budget.
+    ///
+    /// # Errors
+    /// When the driver cannot tell its free memory.
+    pub fn figures(&mut self) -> Result<DeviceFigures, DriverError> {
+        let MemoryInfo { free_bytes, total_bytes } = self.driver.memory()?;
+        Ok(DeviceFigures {
+            total_bytes,
+            driver_free_bytes: free_bytes,
+            allocated_bytes: self.counters.allocated.current,
+            reserved_bytes: self.counters.reserved.current,
+            inactive_split_bytes: self.counters.inactive_split.current,
+            reclaim: self.reclaim(),
+        })
+    }
+
+    fn situation(&mut self) -> Situation {
+        let memory = self.driver.memory().ok();
+        Situation {
+            free: memory.map(|info| info.free_bytes).into(),
+            total: memory.map(|info| info.total_bytes).into(),
+            allocated_bytes: self.counters.allocated.current,
+            reserved_bytes: self.counters.reserved.current,
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    fn log(&mut self, kind: EventKind, address: u64, bytes: u64) {
+        if let Some(events) = &mut self.events {
+            events.push(Event { kind, address: Address(address), bytes });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::SimulatedCard;
+    use headroom_base::MIB;
+
+    #[test]
+    fn a_freed_block_is_handed_out_again_and_a_second_free_is_refused() {
+        let mut allocator = Allocator::new(SimulatedCard::with_gib(1).driver(), Settings::default());
+        let first = allocator.allocate(3 * MIB).unwrap();
+        allocator.free(first).unwrap();
+        assert!(allocator.free(first).is_err());
+        let second = allocator.allocate(3 * MIB).unwrap();
+        assert_eq!(second.address(), first.address());
+        assert!(allocator.free(first).is_err(), "an old handle must not free the new allocation");
+        assert_eq!(allocator.counters().reserved.current, 20 * MIB);
+    }
+}

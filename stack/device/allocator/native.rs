@@ -1,0 +1,285 @@
+//! Fixed segments: the search of the cache, splitting, merging, and what is tried on a miss.
+
+use super::{
+    Allocation, AllocationError, Allocator, Block, BlockState, DriverError, Entry, EventKind, NONE, Pool, PoolKind,
+    sizes,
+};
+use crate::driver::{Address, Driver};
+
+/// A free block larger than the request by less than this is not split, in the large pool.
+const LEAST_LARGE_REMAINDER_BYTES: u64 = sizes::LARGEST_SMALL_BYTES;
+
+impl<D: Driver> Allocator<D> {
+    #[inline]
+    pub(super) fn pool(&mut self, pool: PoolKind) -> &mut Pool {
+        &mut self.pools[pool as usize]
+    }
+
+    /// Takes the best free block out of the pool, if one may serve the size.
+    #[inline]
+    pub(super) fn cached(&mut self, bytes: u64, kind: PoolKind) -> Option<u32> {
+        if self.collects_garbage() {
+            self.pool(kind).searches += 1;
+        }
+        let found = self.pool(kind).free.best_fit(bytes)?;
+        if let Some(most) = self.settings.most_split_bytes {
+            let oversize_for_small = bytes < most && found.bytes >= most;
+            let too_large = bytes >= most && found.bytes >= bytes + self.settings.most_unsplit_excess_bytes;
+            if oversize_for_small || too_large {
+                return None;
+            }
+        }
+        self.pool(kind).free.remove(found.bytes, found.address);
+        Some(found.block)
+    }
+
+    /// Whether free blocks age: a threshold is set, and a limit it is a share of.
+    #[inline]
+    fn collects_garbage(&self) -> bool {
+        self.settings.garbage_collection_threshold.is_some() && self.limit_bytes.is_some()
+    }
+
+    /// What is tried when no cached block serves.
+    #[cold]
+    pub(super) fn grow(&mut self, requested_bytes: u64, bytes: u64, kind: PoolKind) -> Result<u32, AllocationError> {
+        self.collect_garbage();
+        let attempt = match self.new_segment(bytes, kind) {
+            Err(error) if is_out_of_memory(&error) && self.release_oversize(bytes, kind) => {
+                self.new_segment(bytes, kind)
+            }
+            other => other,
+        };
+        let attempt = match attempt {
+            Err(error) if is_out_of_memory(&error) => {
+                let _ = self.release_cached();
+                self.counters.num_alloc_retries += 1;
+                self.new_segment(bytes, kind)
+            }
+            other => other,
+        };
+        attempt.map_err(|error| {
+            if is_out_of_memory(&error) {
+                self.counters.num_ooms += 1;
+                return AllocationError::OutOfMemory { requested_bytes, situation: self.situation() };
+            }
+            AllocationError::Driver { requested_bytes, error, situation: self.situation() }
+        })
+    }
+
+    /// Asks the driver for a segment; its one block is not yet among the free ones.
+    fn new_segment(&mut self, bytes: u64, pool: PoolKind) -> Result<u32, DriverError> {
+        let segment_bytes = sizes::segment_bytes(bytes);
+        let reserved = self.counters.reserved.current;
+        if let Some(limit) = self.limit_bytes.filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
+            return Err(DriverError::OutOfMemory {
+                requested_bytes: segment_bytes,
+                free_bytes: limit.saturating_sub(reserved),
+                total_bytes: limit,
+            });
+        }
+        let address = self.driver.allocate(segment_bytes)?;
+        self.counters.reserved.add(segment_bytes);
+        self.counters.segments.add(1);
+        self.log(EventKind::SegmentAlloc, address.0, segment_bytes);
+        Ok(self.blocks.insert(Block {
+            address: address.0,
+            bytes: segment_bytes,
+            requested_bytes: 0,
+            serial: 0,
+            freed_at: 0,
+            previous: NONE,
+            next: NONE,
+            range: NONE,
+            state: BlockState::Free,
+            pool,
+        }))
+    }
+
+    /// Hands out `bytes` of a block that was taken from the pool, and returns the rest to it where it is worth it.
+    #[inline]
+    pub(super) fn hand_out(&mut self, found: u32, requested_bytes: u64, bytes: u64) -> Allocation {
+        let Block { bytes: found_bytes, pool, .. } = self.blocks[found];
+        let was_split = self.blocks[found].is_split();
+        let expandable = self.blocks[found].is_expandable();
+        let index = if self.splits(pool, bytes, found_bytes - bytes) {
+            let index = self.split_front(found, bytes);
+            if !expandable {
+                if was_split {
+                    self.counters.inactive_split.subtract(bytes);
+                } else {
+                    self.counters.inactive_split.add(found_bytes - bytes);
+                }
+            }
+            index
+        } else {
+            if was_split && !expandable {
+                self.counters.inactive_split.subtract(found_bytes);
+            }
+            found
+        };
+        self.serial += 1;
+        let serial = self.serial;
+        let block = &mut self.blocks[index];
+        block.state = BlockState::Allocated;
+        block.requested_bytes = requested_bytes;
+        block.serial = serial;
+        let (address, bytes) = (block.address, block.bytes);
+        self.counters.allocated.add(bytes);
+        self.counters.active.add(bytes);
+        self.counters.requested.add(requested_bytes);
+        Allocation { address: Address(address), bytes, serial, block: index }
+    }
+
+    #[inline]
+    fn splits(&self, pool: PoolKind, bytes: u64, remainder_bytes: u64) -> bool {
+        if pool == PoolKind::Small {
+            return remainder_bytes >= sizes::BLOCK_UNIT_BYTES;
+        }
+        self.settings.most_split_bytes.is_none_or(|most| bytes < most) && remainder_bytes > LEAST_LARGE_REMAINDER_BYTES
+    }
+
+    /// Makes the first `bytes` of a block one of its own; the rest keeps its index and goes to the free ones.
+    #[inline]
+    fn split_front(&mut self, rest: u32, bytes: u64) -> u32 {
+        let front = self.blocks.insert(Block { bytes, ..self.blocks[rest] });
+        self.blocks.link_before(front, rest);
+        self.blocks[rest].address += bytes;
+        self.blocks[rest].bytes -= bytes;
+        self.put_free(rest);
+        front
+    }
+
+    /// Puts a block among its pool's free ones.
+    #[inline]
+    pub(super) fn put_free(&mut self, index: u32) {
+        let Block { bytes, address, pool, .. } = self.blocks[index];
+        let pool = self.pool(pool);
+        pool.free.insert(Entry { bytes, address, block: index });
+        let searches = pool.searches;
+        let block = &mut self.blocks[index];
+        block.state = BlockState::Free;
+        block.freed_at = searches;
+    }
+
+    /// Makes an allocated block free, merged with free neighbours.
+    #[inline]
+    pub(super) fn take_back(&mut self, index: u32) {
+        let Block { bytes, requested_bytes, previous, next, .. } = self.blocks[index];
+        self.blocks[index].serial = 0;
+        self.blocks[index].state = BlockState::Free;
+        self.counters.allocated.subtract(bytes);
+        let absorbed = self.absorb(index, previous) + self.absorb(index, next);
+        self.put_free(index);
+        let block = self.blocks[index];
+        if !block.is_expandable() {
+            let now_split = if block.is_split() { block.bytes } else { 0 };
+            if now_split >= absorbed {
+                self.counters.inactive_split.add(now_split - absorbed);
+            } else {
+                self.counters.inactive_split.subtract(absorbed - now_split);
+            }
+        }
+        self.counters.active.subtract(bytes);
+        self.counters.requested.subtract(requested_bytes);
+    }
+
+    /// Joins a free neighbour into `index` and returns its size, 0 where there is none to join.
+    #[inline]
+    pub(super) fn absorb(&mut self, index: u32, neighbour: u32) -> u64 {
+        if neighbour == NONE || self.blocks[neighbour].state != self.blocks[index].state {
+            return 0;
+        }
+        let Block { address, bytes, pool, .. } = self.blocks[neighbour];
+        self.pool(pool).free.remove(bytes, address);
+        self.blocks.unlink(neighbour);
+        let block = &mut self.blocks[index];
+        block.address = block.address.min(address);
+        block.bytes += bytes;
+        self.blocks.remove(neighbour);
+        bytes
+    }
+
+    /// Gives a free, unsplit block's segment back. On failure it stays cached.
+    fn release_segment(&mut self, entry: Entry) -> Result<(), DriverError> {
+        self.driver.free(Address(entry.address))?;
+        let kind = self.blocks[entry.block].pool;
+        self.pool(kind).free.remove(entry.bytes, entry.address);
+        self.blocks.remove(entry.block);
+        self.counters.reserved.subtract(entry.bytes);
+        self.counters.segments.subtract(1);
+        self.log(EventKind::SegmentFree, entry.address, entry.bytes);
+        Ok(())
+    }
+
+    /// Gives back every segment that nobody uses; the first failure, if any.
+    pub(super) fn release_cached(&mut self) -> Option<DriverError> {
+        let mut first = None;
+        for kind in [PoolKind::Large, PoolKind::Small] {
+            for entry in self.pool(kind).free.to_vec() {
+                if !self.blocks[entry.block].is_split()
+                    && let Err(error) = self.release_segment(entry)
+                {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first
+    }
+
+    /// With a split limit, gives back one oversize free block that would have been large enough, or as many of the
+    /// largest as together are. Whether that much was released.
+    fn release_oversize(&mut self, bytes: u64, kind: PoolKind) -> bool {
+        let Some(most_split) = self.settings.most_split_bytes else { return false };
+        let wanted = bytes.max(most_split);
+        if let Some(entry) = self.pool(kind).free.best_fit(wanted) {
+            return self.release_segment(entry).is_ok();
+        }
+        let mut released = 0;
+        while released < wanted {
+            match self.pool(kind).free.last_below(wanted) {
+                Some(entry) if entry.bytes >= most_split && self.release_segment(entry).is_ok() => {
+                    released += entry.bytes
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives back free segments that have not been used for long, when more than the threshold's share of the limit is
+    /// reserved.
+    fn collect_garbage(&mut self) {
+        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.limit_bytes) else { return };
+        let threshold = (share * limit as f64) as u64;
+        let Some(target) = self.counters.reserved.current.checked_sub(threshold).filter(|&excess| excess > 0) else {
+            return;
+        };
+        let now = self.pool(PoolKind::Large).searches;
+        let mut candidates: Vec<_> = self.pool(PoolKind::Large).free.to_vec();
+        candidates.retain(|entry| !self.blocks[entry.block].is_split());
+        let age = |allocator: &Self, entry: &Entry| now - allocator.blocks[entry.block].freed_at;
+        let mut reclaimed = 0;
+        while reclaimed < target && !candidates.is_empty() {
+            let mut total_age: u64 = candidates.iter().map(|entry| age(self, entry)).sum();
+            let average = total_age as f64 / candidates.len() as f64;
+            let mut freed_any = false;
+            candidates.retain(|entry| {
+                if (age(self, entry) as f64) < average {
+                    return true;
+                }
+                total_age -= age(self, entry);
+                let released = self.release_segment(*entry).is_ok();
+                freed_any |= released;
+                reclaimed += if released { entry.bytes } else { 0 };
+                !released
+            });
+            if !freed_any {
+                return;
+            }
+        }
+    }
+}
+
+fn is_out_of_memory(error: &DriverError) -> bool {
+    matches!(error, DriverError::OutOfMemory { .. })
+}
