@@ -1,0 +1,372 @@
+//! The command line as types; every command's help ends with an example.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use headroom_base::{AllocatorKind, Bytes, Case, DType, Extent, Operation, Tiling};
+
+use super::exit::EXIT_CODES_HELP;
+
+/// Measures, fits and reserves the working memory of image-generation operations.
+///
+/// With no command it runs every family on the best device it finds, prints a table per family and
+/// writes a report.
+#[derive(Debug, Parser)]
+#[command(name = "headroom", version, after_help = EXIT_CODES_HELP)]
+pub struct Arguments {
+    /// What to do; without it, `run`.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// A folder of family files to use instead of the ones built in.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub families: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run families on a device, write the report and its companions.
+    #[command(after_help = "Example:\n  headroom run --family sdxl --output target/headroom")]
+    Run(RunArgs),
+    /// Show what a calibration would run on a device, and what does not fit.
+    #[command(after_help = "Example:\n  headroom plan --family sdxl --device 12GiB --json")]
+    Plan(PlanArgs),
+    /// Check a family file and list every mistake with line, column and suggestion.
+    #[command(after_help = "Example:\n  headroom check families/sdxl.yaml")]
+    Check(CheckArgs),
+    /// Calibrate a family on a device and show the fit beside the built-in line.
+    #[command(after_help = "Example:\n  headroom calibrate --family sdxl --device 24GiB")]
+    Calibrate(PlanArgs),
+    /// Say how much to reserve for one operation, and where the number comes from.
+    #[command(
+        after_help = "Example:\n  headroom estimate --family sdxl --operation vae_decode --dtype fp16 --size 1024x1024 --allocator native"
+    )]
+    Estimate(EstimateArgs),
+    /// Show an operation's tensors over time and which layer makes the peak.
+    #[command(after_help = "Example:\n  headroom program sdxl vae_decode --size 1024x1024 --html decode.html")]
+    Program(ProgramArgs),
+    /// Say which allocator setting needs least for one operation, and whether it fits.
+    #[command(
+        after_help = "Example:\n  headroom advise --family sdxl --operation vae_decode --dtype fp16 --size 1024x1024 --memory 12GiB"
+    )]
+    Advise(AdviseArgs),
+    /// Replay a PyTorch memory snapshot, a recording or an out-of-memory message under other settings.
+    #[command(after_help = REPLAY_HELP)]
+    Replay(ReplayArgs),
+    /// Build the shipped coefficients from reports, or check that they are up to date.
+    #[command(after_help = "Example:\n  headroom ship --check")]
+    Ship(ShipArgs),
+    /// Merge reports of several machines into one.
+    #[command(after_help = "Example:\n  headroom merge a/report.json b/report.json --output merged")]
+    Merge(MergeArgs),
+    /// Run the family checks under every named wrong decision; each must be caught.
+    #[command(after_help = "Example:\n  cargo run --features mutants -- mutants")]
+    Mutants(MutantsArgs),
+    /// Print the JSON Schema of family files, for editors.
+    #[command(after_help = "Example:\n  headroom schema > families/schema.json")]
+    Schema,
+    /// List devices, their memory readers, and which of those were verified on hardware.
+    #[command(after_help = "Example:\n  headroom devices --json")]
+    Devices(DevicesArgs),
+}
+
+const REPLAY_HELP: &str = "To record a snapshot in a PyTorch program:
+  torch.cuda.memory._record_memory_history()
+  torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")   # after the run, or in the except block
+
+Examples:
+  headroom replay snapshot.pickle --memory 12GiB
+  headroom replay message.txt            # the pasted text of an out-of-memory error
+  headroom replay tests/data/h200/scenario-native.jsonl.gz --json";
+
+/// Arguments of `run`.
+#[derive(Debug, Default, Args)]
+pub struct RunArgs {
+    /// Families to run; all of them if none is named.
+    #[arg(long = "family", value_name = "NAME")]
+    pub family: Vec<String>,
+    /// Simulated devices to run on (by name, such as `12GiB`); the families' own if none is named.
+    #[arg(long = "device", value_name = "NAME")]
+    pub device: Vec<String>,
+    /// Where the report goes.
+    #[arg(long, value_name = "DIR", default_value = "target/headroom")]
+    pub output: PathBuf,
+    /// Print the report instead of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `plan` and `calibrate`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The family.
+    #[arg(long, value_name = "NAME")]
+    pub family: String,
+    /// The device, by name.
+    #[arg(long, value_name = "NAME")]
+    pub device: String,
+    /// The allocator.
+    #[arg(long, default_value = "native")]
+    pub allocator: AllocatorKind,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The family file.
+    pub file: PathBuf,
+}
+
+/// One operation at one size.
+#[derive(Debug, Args)]
+pub struct CaseArgs {
+    /// The family.
+    #[arg(long, value_name = "NAME")]
+    pub family: String,
+    /// The operation.
+    #[arg(long)]
+    pub operation: Operation,
+    /// The element type.
+    #[arg(long)]
+    pub dtype: DType,
+    /// The model, where a family runs the operation on several.
+    #[arg(long, value_name = "KEY")]
+    pub model: Option<String>,
+    /// Pixels, as WIDTHxHEIGHT.
+    #[arg(long, value_name = "WxH", value_parser = parse_size, required_unless_present = "tokens")]
+    pub size: Option<(u32, u32)>,
+    /// Frames of a video.
+    #[arg(long, default_value_t = 1)]
+    pub frames: u32,
+    /// How many at once.
+    #[arg(long, default_value_t = 1)]
+    pub batch: u32,
+    /// Tokens of a text.
+    #[arg(long, conflicts_with = "size")]
+    pub tokens: Option<u32>,
+    /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
+    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option)]
+    pub options: Vec<(String, String)>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `estimate`.
+#[derive(Debug, Args)]
+pub struct EstimateArgs {
+    /// The case.
+    #[command(flatten)]
+    pub case: CaseArgs,
+    /// The allocator.
+    #[arg(long)]
+    pub allocator: AllocatorKind,
+}
+
+/// Arguments of `advise`.
+#[derive(Debug, Args)]
+pub struct AdviseArgs {
+    /// The case.
+    #[command(flatten)]
+    pub case: CaseArgs,
+    /// The card's memory.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+}
+
+/// Arguments of `program`.
+#[derive(Debug, Args)]
+pub struct ProgramArgs {
+    /// The family.
+    pub family: String,
+    /// The operation.
+    pub operation: Operation,
+    /// The element type; the model's stored one if not given.
+    #[arg(long)]
+    pub dtype: Option<DType>,
+    /// The model, where a family runs the operation on several.
+    #[arg(long, value_name = "KEY")]
+    pub model: Option<String>,
+    /// Pixels, as WIDTHxHEIGHT.
+    #[arg(long, value_name = "WxH", value_parser = parse_size, required_unless_present = "tokens")]
+    pub size: Option<(u32, u32)>,
+    /// Frames of a video.
+    #[arg(long, default_value_t = 1)]
+    pub frames: u32,
+    /// How many at once.
+    #[arg(long, default_value_t = 1)]
+    pub batch: u32,
+    /// Tokens of a text.
+    #[arg(long, conflicts_with = "size")]
+    pub tokens: Option<u32>,
+    /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
+    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option)]
+    pub options: Vec<(String, String)>,
+    /// Write a chart here.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message.
+    pub file: PathBuf,
+    /// The card's memory to judge by.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Leave the paths of source files out.
+    #[arg(long)]
+    pub redact: bool,
+    /// Write a chart here.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `ship`.
+#[derive(Debug, Args)]
+pub struct ShipArgs {
+    /// Reports to build from; with none, the recordings kept in the repository.
+    pub reports: Vec<PathBuf>,
+    /// Compare only; exit 1 if the shipped data is out of date.
+    #[arg(long)]
+    pub check: bool,
+    /// Take a change that would otherwise be refused.
+    #[arg(long, conflicts_with = "check")]
+    pub accept: bool,
+    /// The repository whose shipped data is meant.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub repository: PathBuf,
+}
+
+/// Arguments of `merge`.
+#[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// The reports.
+    #[arg(required = true)]
+    pub reports: Vec<PathBuf>,
+    /// Where the merged report goes.
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `mutants`.
+#[derive(Debug, Args)]
+pub struct MutantsArgs {
+    /// Only these mutants.
+    #[arg(long = "name", value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Where the report with the kill matrix goes.
+    #[arg(long, value_name = "DIR", default_value = "target/headroom-mutants")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads `1216x832`.
+fn parse_size(text: &str) -> Result<(u32, u32), String> {
+    let number = |part: &str| part.parse::<u32>().ok().filter(|pixels| *pixels > 0);
+    text.split_once(['x', 'X', '×'])
+        .and_then(|(width, height)| Some((number(width)?, number(height)?)))
+        .ok_or_else(|| format!("`{text}` is no size: write WIDTHxHEIGHT in pixels, for example 1024x1024"))
+}
+
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| format!("`{text}` is no option: write KEY=VALUE, for example tile=512"))
+}
+
+/// The parts of a command line that make a case.
+pub struct CaseParts<'a> {
+    /// The operation.
+    pub operation: Operation,
+    /// The element type.
+    pub dtype: DType,
+    /// Pixels.
+    pub size: Option<(u32, u32)>,
+    /// Frames.
+    pub frames: u32,
+    /// How many at once.
+    pub batch: u32,
+    /// Tokens.
+    pub tokens: Option<u32>,
+    /// Options.
+    pub options: &'a [(String, String)],
+}
+
+impl CaseParts<'_> {
+    /// The case, or what is wrong with it.
+    ///
+    /// # Errors
+    /// A zero where a count is meant, or a tile that is no number.
+    pub fn case(&self) -> Result<Case, String> {
+        let extent = match (self.size, self.tokens) {
+            (Some((width, height)), _) => Extent::Pixels { width, height, frames: positive("frames", self.frames)? },
+            (None, Some(tokens)) => Extent::Text { tokens: positive("tokens", tokens)? },
+            (None, None) => return Err("neither --size nor --tokens is given".to_owned()),
+        };
+        let batch = positive("batch", self.batch)?;
+        Ok(Case { operation: self.operation, dtype: self.dtype, extent, batch, tiling: self.tiling()? })
+    }
+
+    fn tiling(&self) -> Result<Option<Tiling>, String> {
+        let number = |key: &str| -> Result<Option<u32>, String> {
+            let Some((_, value)) = self.options.iter().find(|(name, _)| name == key) else { return Ok(None) };
+            let parsed = value.parse().map_err(|_| format!("option `{key}={value}`: `{value}` is no whole number"))?;
+            Ok(Some(parsed))
+        };
+        let overlap_percent = number("overlap")?;
+        match number("tile")? {
+            Some(tile_pixels) => Ok(Some(Tiling {
+                tile_pixels: positive("tile", tile_pixels)?,
+                overlap_percent: overlap_percent.unwrap_or(25),
+            })),
+            None if overlap_percent.is_some() => Err("option `overlap` needs `tile` beside it".to_owned()),
+            None => Ok(None),
+        }
+    }
+}
+
+fn positive(name: &str, number: u32) -> Result<u32, String> {
+    if number == 0 { Err(format!("`{name}` must be at least 1")) } else { Ok(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_shows_an_example() {
+        let mut command = Arguments::command();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands_mut() {
+            let help = sub.render_long_help().to_string();
+            assert!(help.contains("Example"), "{} has no example", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn sizes_need_two_positive_numbers() {
+        assert_eq!(parse_size("1216x832"), Ok((1216, 832)));
+        for text in ["1216", "0x832", "12x", "x", "1216x832x1", "-1x2"] {
+            assert!(parse_size(text).unwrap_err().contains(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The one owner of what the process prints.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
+
+/// Where a command's words go: results on one stream, remarks on the other.
+pub struct Terminal<'a> {
+    results: &'a mut dyn Write,
+    remarks: &'a mut dyn Write,
+    interactive: bool,
+}
+
+impl<'a> Terminal<'a> {
+    /// Writes results and remarks to the given streams; `interactive` allows progress bars.
+    pub fn new(results: &'a mut dyn Write, remarks: &'a mut dyn Write, interactive: bool) -> Self {
+        Self { results, remarks, interactive }
+    }
+
+    /// Whether a person watches, so that bars may move.
+    pub const fn is_interactive(&self) -> bool {
+        self.interactive
+    }
+
+    /// A line of the result.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub fn line(&mut self, text: impl AsRef<str>) -> io::Result<()> {
+        writeln!(self.results, "{}", text.as_ref())
+    }
+
+    /// The whole result as JSON.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
+        writeln!(self.results, "{text}")
+    }
+
+    /// A table of the result: a header, then rows; columns whose header starts with `>` are right-aligned.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_preset(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(header.iter().map(|title| title.trim_start_matches('>')));
+        for row in rows {
+            table.add_row(row);
+        }
+        for (column, title) in table.column_iter_mut().zip(header) {
+            if title.starts_with('>') {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(self.results, "{table}")
+    }
+
+    /// Something about the work rather than its result.
+    pub fn remark(&mut self, text: impl AsRef<str>) {
+        // A closed stream for remarks must not fail the command whose result is still wanted.
+        let _ = writeln!(self.remarks, "{}", text.as_ref());
+    }
+}
+
+/// Whether a person watches the remarks.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
