@@ -57,9 +57,33 @@ pub const fn margin_bytes(empirical_bytes: u64) -> u64 {
     empirical_bytes.div_ceil(20)
 }
 
+/// `⌈numerator / denominator⌉`, at most 2^64 − 1.
+///
+/// # Panics
+/// For a denominator of 0.
+pub fn divided_up(numerator: u128, denominator: u64) -> u64 {
+    match u64::try_from(numerator) {
+        Ok(numerator) => numerator.div_ceil(denominator),
+        Err(_) => u64::try_from(numerator.div_ceil(u128::from(denominator))).unwrap_or(u64::MAX),
+    }
+}
+
 impl Estimate {
-    /// The one place where the margin is applied.
+    /// An estimate whose empirical part is a whole number of bytes.
     pub fn new(analytic_bytes: u64, empirical_bytes: u64, source: Source) -> Self {
+        Self::of_fraction(analytic_bytes, u128::from(empirical_bytes), 1, source)
+    }
+
+    /// The one place where the margin is applied: `analytic + ⌈1.05 × numerator / denominator⌉`.
+    ///
+    /// A fit's value is a fraction of bytes. The margin is taken of it before it is rounded, so that rounding
+    /// never adds a second byte; the parts shown are whole and add up to the reservation.
+    ///
+    /// # Panics
+    /// For a denominator of 0.
+    pub fn of_fraction(analytic_bytes: u64, numerator: u128, denominator: u64, source: Source) -> Self {
+        let empirical_bytes = divided_up(numerator, denominator);
+        let with_margin = |numerator: u128| divided_up(numerator.saturating_mul(21).div_ceil(20), denominator);
         let margin_bytes = mutant!(
             "margin_left_out",
             "the next run that needs one byte more than the measured ones runs out of memory",
@@ -69,14 +93,16 @@ impl Estimate {
                 right: mutant!(
                     "margin_applied_twice",
                     "every reservation is 5 % too large and models leave the card for nothing",
-                    right: margin_bytes(empirical_bytes),
-                    wrong: margin_bytes(empirical_bytes) + margin_bytes(empirical_bytes + margin_bytes(empirical_bytes)),
+                    right: with_margin(numerator) - empirical_bytes,
+                    wrong: with_margin(numerator.saturating_mul(21).div_ceil(20)) - empirical_bytes,
                 ),
-                wrong: margin_bytes(analytic_bytes + empirical_bytes),
+                wrong: with_margin(numerator + u128::from(analytic_bytes) * u128::from(denominator))
+                    - analytic_bytes
+                    - empirical_bytes,
             ),
             wrong: 0,
         );
-        let reservation_bytes = analytic_bytes + empirical_bytes + margin_bytes;
+        let reservation_bytes = analytic_bytes.saturating_add(empirical_bytes).saturating_add(margin_bytes);
         Self { reservation_bytes, analytic_bytes, empirical_bytes, margin_bytes, source }
     }
 
@@ -106,6 +132,22 @@ mod tests {
             estimate.reservation_bytes,
             estimate.analytic_bytes + estimate.empirical_bytes + estimate.margin_bytes
         );
+    }
+
+    #[test]
+    fn the_margin_is_taken_before_rounding() {
+        // 1.05 × 41/2 = 21.525: 22 bytes, where rounding first would give 21 + 2.
+        let estimate = Estimate::of_fraction(100, 41, 2, Source::User);
+        assert_eq!((estimate.empirical_bytes, estimate.margin_bytes, estimate.reservation_bytes), (21, 1, 122));
+        for empirical in [0, 1, 19, 20, 21, 399, 400, 401, GIB + 7] {
+            assert_eq!(Estimate::new(0, empirical, Source::User).margin_bytes, margin_bytes(empirical));
+        }
+    }
+
+    #[test]
+    fn a_figure_beyond_every_device_saturates() {
+        assert_eq!(divided_up(u128::MAX, 3), u64::MAX);
+        assert_eq!(Estimate::of_fraction(u64::MAX, u128::from(u64::MAX), 1, Source::User).reservation_bytes, u64::MAX);
     }
 
     #[test]

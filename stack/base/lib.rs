@@ -16,7 +16,7 @@ pub use case::{AnalyticTerm, Case, CostUnit, DType, Extent, Operation, Tiling, U
 pub use environment::{
     AllocatorKind, AttentionKernel, Backend, DeviceClass, Environment, HardEnvironment, MemoryLayout, SoftEnvironment,
 };
-pub use estimate::{Estimate, Source, margin_bytes};
+pub use estimate::{Estimate, Source, divided_up, margin_bytes};
 pub use plan::{Capacity, CapacityTerms, Plan, PlanNote, PlannedCase, PlannedRun, PricedCase, Verdict};
 pub use reading::Reading;
 pub use window::{
