@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What leaves the program and what comes in from elsewhere: reports, recordings, published figures, snapshots.
+//!
+//! Everything here is a pure function over values, except [`output::OutputFolder`], the one owner of
+//! a folder that is written to, and the `read` functions that open one named file.
+
+pub mod format;
+pub mod import_windows;
+pub mod junit;
+pub mod output;
+pub mod redact;
+pub mod report;
+pub mod summary;
+
+pub use format::{FORMAT_VERSION, ReadReportError, read_report};
+pub use output::{OutputError, OutputFolder};
+pub use redact::Redaction;
+pub use report::{
+    AttemptOutcome, AttemptRecord, Check, Coverage, DeviceRecord, EstimateRecord, FamilySummary, FitRecord,
+    MutantGrade, MutantReport, Outcome, Provenance, Report, Tally, Trust, WindowRecord,
+};

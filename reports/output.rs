@@ -1,0 +1,140 @@
+//! The one owner of an output folder: every file in it is written whole or not at all.
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use headroom_base::mutant;
+
+use crate::redact::Redaction;
+use crate::report::Report;
+use crate::{junit, summary};
+
+/// Names the file whose lock makes a folder ours. It stays behind; only the system's lock on it counts.
+const LOCK_NAME: &str = ".headroom-lock";
+
+/// Why a report was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// Another process writes there.
+    #[error("another headroom writes to {}: wait for it or choose another --output", .folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot write {}: {source}", .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The report cannot be put into this format.
+    #[error("cannot put the report into {name}: {message}")]
+    Format {
+        /// The file.
+        name: &'static str,
+        /// Why.
+        message: String,
+    },
+}
+
+/// A folder that this process alone writes to, as long as the value lives.
+#[derive(Debug)]
+pub struct OutputFolder {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl OutputFolder {
+    /// Makes the folder if need be and takes its lock.
+    ///
+    /// # Errors
+    /// When another process holds it, or the system refuses.
+    pub fn open(folder: &Path) -> Result<Self, OutputError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| OutputError::Io { path, source }
+        };
+        std::fs::create_dir_all(folder).map_err(io(folder))?;
+        let lock_path = folder.join(LOCK_NAME);
+        let lock = File::create(&lock_path).map_err(io(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { folder: folder.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(OutputError::InUse { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(OutputError::Io { path: lock_path, source }),
+        }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes a file under a temporary name and renames it: a reader sees the old file or the new one.
+    ///
+    /// # Errors
+    /// When the system refuses; the old file is then untouched.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, OutputError> {
+        write_whole(&self.folder.join(name), content)
+    }
+
+    /// Writes `report.json` and its companions, without the names and paths that `redaction` knows.
+    ///
+    /// # Errors
+    /// When the system refuses, or a value has no place in a format.
+    pub fn write_report(&self, report: &Report, redaction: &Redaction) -> Result<Vec<PathBuf>, OutputError> {
+        let report = redacted(report, redaction)?;
+        let files: [(&str, String); 3] = [
+            ("report.json", to_json(&report)?),
+            ("junit.xml", junit::to_xml(&report).map_err(|e| format_error("junit.xml", &e))?),
+            ("summary.md", summary::to_markdown(&report)),
+        ];
+        files.iter().map(|(name, content)| self.write(name, content.as_bytes())).collect()
+    }
+}
+
+/// Writes a file whole or not at all: temporary name beside it, synced, renamed.
+///
+/// # Errors
+/// When the system refuses; what stood there is then untouched.
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> {
+    let io = |source| OutputError::Io { path: path.to_owned(), source };
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    mutant!(
+        "report_not_atomic",
+        "a reader finds half a report when the writer is killed",
+        right: {
+            let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+            file.write_all(content).map_err(io)?;
+            file.as_file().sync_all().map_err(io)?;
+            file.persist(path).map_err(|error| io(error.error))?;
+        },
+        wrong: {
+            let mut file = File::create(path).map_err(io)?;
+            file.write_all(content).map_err(io)?;
+        },
+    );
+    Ok(path.to_owned())
+}
+
+/// The report's own text, ending in a line break.
+///
+/// # Errors
+/// When a value has no place in JSON.
+pub fn to_json(report: &Report) -> Result<String, OutputError> {
+    let mut text = serde_json::to_string_pretty(report).map_err(|e| format_error("report.json", &e))?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn redacted(report: &Report, redaction: &Redaction) -> Result<Report, OutputError> {
+    let mut value = serde_json::to_value(report).map_err(|e| format_error("report.json", &e))?;
+    redaction.value(&mut value);
+    serde_json::from_value(value).map_err(|e| format_error("report.json", &e))
+}
+
+fn format_error(name: &'static str, error: &dyn std::fmt::Display) -> OutputError {
+    OutputError::Format { name, message: error.to_string() }
+}

@@ -1,0 +1,389 @@
+//! A report: everything a run of headroom saw, as one value. All other formats are made from it.
+
+use std::fmt;
+
+use headroom_base::{AttemptId, Case, DeviceClass, Environment, Estimate, LineKey, Origin, Plan, Window};
+use serde::{Deserialize, Serialize};
+
+use crate::format::FormatVersion;
+
+/// Whose word a report is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// A continuous-integration runner of the project.
+    Ci,
+    /// A maintainer's own machine.
+    Maintainer,
+    /// Anybody else's machine.
+    Contributed,
+    /// Figures somebody printed elsewhere.
+    Published,
+}
+
+impl Trust {
+    /// Every label, the most trusted first.
+    pub const ALL: [Self; 4] = [Self::Ci, Self::Maintainer, Self::Contributed, Self::Published];
+
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ci => "ci",
+            Self::Maintainer => "maintainer",
+            Self::Contributed => "contributed",
+            Self::Published => "published",
+        }
+    }
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where a report comes from. A merged report has one for each of its parts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Identifies the report, whatever it is merged into.
+    pub report_id: String,
+    /// The version of headroom that wrote it.
+    pub tool_version: String,
+    /// The commit it was built from, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// When it was written, as RFC 3339 ("2026-12-01T08:00:00Z").
+    pub created: String,
+    /// The command line without the program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// Whose word it is.
+    pub trust: Trust,
+    /// Why it is not to be used any more. Adding this field by hand withdraws a report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<String>,
+}
+
+/// A device that windows were measured on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// The kind of card.
+    pub class: DeviceClass,
+    /// A hash of its UUID: tells two cards apart without naming them. None for a simulated device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid_hash: Option<String>,
+    /// The driver's version.
+    pub driver: String,
+    /// Whether it exists only in software.
+    pub simulated: bool,
+}
+
+/// How an attempt ended. Only the windows of a finished one count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttemptOutcome {
+    /// Every planned run has finished.
+    Finished,
+    /// Somebody stopped it.
+    Stopped,
+    /// A run failed.
+    Failed,
+    /// It had not ended when the report was written.
+    Running,
+}
+
+/// One calibration that windows belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    /// Its id.
+    pub id: AttemptId,
+    /// The report it was first written to.
+    pub report_id: String,
+    /// How it ended.
+    pub outcome: AttemptOutcome,
+    /// The machine's card, by the hash of its UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_uuid_hash: Option<String>,
+    /// Something a reader should know ("warm server: other tensors came and went").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// A window with the verdict on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowRecord {
+    /// The window; `demand_bytes` is among its fields.
+    #[serde(flatten)]
+    pub window: Window,
+    /// Whether it joins fits.
+    pub counted: bool,
+    /// Why it does not, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excluded_reason: Option<String>,
+    /// The trial that opened it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<String>,
+    /// How long its operation took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// What a published figure's source says about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// How a trial ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Something does not hold.
+    Failed,
+    /// The device was busy with another process's work, so nothing can be said.
+    Busy,
+    /// Not run: there is no such device here, or it was filtered out.
+    Ignored,
+    /// All of it holds.
+    Passed,
+}
+
+impl Outcome {
+    /// Every outcome, the ones to look at first.
+    pub const ALL: [Self; 4] = [Self::Failed, Self::Busy, Self::Ignored, Self::Passed];
+
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Busy => "busy",
+            Self::Ignored => "ignored",
+            Self::Passed => "passed",
+        }
+    }
+}
+
+/// One trial: a check of a family on a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The family.
+    pub family: String,
+    /// The device, as trials are named.
+    pub device: String,
+    /// What is checked.
+    pub check: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, unless it passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Check {
+    /// `family::device::check`.
+    pub fn name(&self) -> String {
+        format!("{}::{}::{}", self.family, self.device, self.check)
+    }
+}
+
+/// A line's fits, user's and shipped, over the range that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FitRecord {
+    /// The line.
+    pub line: LineKey,
+    /// The software it holds for.
+    pub environment: Environment,
+    /// The smallest and largest cost units measured.
+    pub measured_units: [u64; 2],
+    /// The user's fit at these two, without margin; none where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_bytes: Option<[u64; 2]>,
+    /// The shipped fit at these two, without margin; none where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_in_bytes: Option<[u64; 2]>,
+}
+
+/// What is reserved for a case, beside what it needed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EstimateRecord {
+    /// The case.
+    pub case: Case,
+    /// What it prices on.
+    pub line: LineKey,
+    /// Its cost units.
+    pub cost_units: u64,
+    /// The software.
+    pub environment: Environment,
+    /// What is reserved, with the source of the number.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The largest demand that was measured at this case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_bytes: Option<u64>,
+    /// Where that demand comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_origin: Option<Origin>,
+}
+
+impl EstimateRecord {
+    /// Reservation over demand in thousandths; none without a demand.
+    pub fn reserved_permille(&self) -> Option<u64> {
+        let demand = self.demand_bytes.filter(|bytes| *bytes > 0)?;
+        u64::try_from(u128::from(self.estimate.reservation_bytes) * 1000 / u128::from(demand)).ok()
+    }
+}
+
+/// How many of a number of cases were covered by their reservation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Cases whose demand was within the reservation.
+    pub covered: u64,
+    /// Cases looked at.
+    pub of: u64,
+}
+
+/// Coverage by where the demand comes from, so that a simulation cannot hide behind itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// Demands of simulated programs.
+    pub simulated: Tally,
+    /// Demands recorded or measured on real devices.
+    pub recorded: Tally,
+}
+
+impl Coverage {
+    /// Counts the estimates that have a demand beside them.
+    pub fn of(estimates: &[EstimateRecord]) -> Self {
+        let mut coverage = Self::default();
+        for estimate in estimates {
+            let (Some(demand), Some(origin)) = (estimate.demand_bytes, estimate.demand_origin) else { continue };
+            let tally = match origin {
+                Origin::Simulated => &mut coverage.simulated,
+                Origin::Recorded | Origin::Measured | Origin::Published => &mut coverage.recorded,
+            };
+            tally.of += 1;
+            tally.covered += u64::from(demand <= estimate.estimate.reservation_bytes);
+        }
+        coverage
+    }
+}
+
+/// What became of one family on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FamilySummary {
+    /// The family.
+    pub family: String,
+    /// The device, as trials are named.
+    pub device: String,
+    /// Its class.
+    pub class: DeviceClass,
+    /// Whether it exists only in software.
+    pub simulated: bool,
+    /// The plans that were shown before anything ran.
+    #[serde(default)]
+    pub plans: Vec<Plan>,
+    /// The fits.
+    #[serde(default)]
+    pub fits: Vec<FitRecord>,
+    /// The estimates, each with its source.
+    #[serde(default)]
+    pub estimates: Vec<EstimateRecord>,
+}
+
+impl FamilySummary {
+    /// How many demands their reservations cover.
+    pub fn coverage(&self) -> Coverage {
+        Coverage::of(&self.estimates)
+    }
+
+    /// The largest reservation over its demand, in thousandths.
+    pub fn largest_reserved_permille(&self) -> Option<u64> {
+        self.estimates.iter().filter_map(EstimateRecord::reserved_permille).max()
+    }
+}
+
+/// What became of one mutant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MutantGrade {
+    /// Its name.
+    pub name: String,
+    /// What goes wrong in the world when this decision is wrong.
+    pub harm: String,
+    /// The checks that saw it; none means that it survived.
+    pub killed_by: Vec<String>,
+    /// The checks that passed its decision and should have seen it.
+    pub reached_by: Vec<String>,
+}
+
+/// The mutation checks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MutantReport {
+    /// Every mutant graded.
+    pub grades: Vec<MutantGrade>,
+}
+
+impl MutantReport {
+    /// Mutants that no check saw.
+    pub fn survivors(&self) -> impl Iterator<Item = &MutantGrade> {
+        self.grades.iter().filter(|grade| grade.killed_by.is_empty())
+    }
+
+    /// `N graded, K killed, S survived`.
+    pub fn verdict(&self) -> String {
+        let survived = self.survivors().count();
+        format!("{} graded, {} killed, {survived} survived", self.grades.len(), self.grades.len() - survived)
+    }
+}
+
+/// Everything a run saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What can read it.
+    #[serde(flatten)]
+    pub format: FormatVersion,
+    /// Where it comes from: one entry, or one for each report merged into it.
+    pub provenance: Vec<Provenance>,
+    /// The devices.
+    #[serde(default)]
+    pub devices: Vec<DeviceRecord>,
+    /// The attempts windows belong to.
+    #[serde(default)]
+    pub attempts: Vec<AttemptRecord>,
+    /// Every window, those that do not count with their reason.
+    #[serde(default)]
+    pub windows: Vec<WindowRecord>,
+    /// The trials.
+    #[serde(default)]
+    pub trials: Vec<Check>,
+    /// Per family and device.
+    #[serde(default)]
+    pub families: Vec<FamilySummary>,
+    /// The mutation checks, where they ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutants: Option<MutantReport>,
+}
+
+impl Report {
+    /// An empty report of the current format.
+    pub fn new(provenance: Provenance) -> Self {
+        Self {
+            format: FormatVersion::CURRENT,
+            provenance: vec![provenance],
+            devices: Vec::new(),
+            attempts: Vec::new(),
+            windows: Vec::new(),
+            trials: Vec::new(),
+            families: Vec::new(),
+            mutants: None,
+        }
+    }
+
+    /// How many trials ended so.
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.trials.iter().filter(|trial| trial.outcome == outcome).count()
+    }
+
+    /// Whether nothing failed: no trial, and no mutant survived.
+    pub fn holds(&self) -> bool {
+        self.count(Outcome::Failed) == 0 && self.mutants.as_ref().is_none_or(|m| m.survivors().next().is_none())
+    }
+}

@@ -1,0 +1,195 @@
+//! Reports are written whole, say nothing of people's machines, and are refused clearly when they cannot be read.
+
+mod recorded;
+
+use std::path::Path;
+
+use headroom_reports::format::parse_report;
+use headroom_reports::{
+    Check, MutantGrade, MutantReport, Outcome, OutputError, OutputFolder, Provenance, ReadReportError, Redaction,
+    Report, Trust, WindowRecord, junit, read_report, summary,
+};
+
+fn trial(check: &str, outcome: Outcome, message: Option<&str>) -> Check {
+    Check {
+        family: "sdxl".into(),
+        device: "card".into(),
+        check: check.into(),
+        outcome,
+        message: message.map(str::to_owned),
+        seconds: 0.25,
+    }
+}
+
+fn report() -> Report {
+    let provenance = Provenance {
+        report_id: "r1".into(),
+        tool_version: "0.1.0".into(),
+        commit: Some("abc123".into()),
+        created: "2026-12-01T08:00:00Z".into(),
+        arguments: vec!["run".into(), "--output".into(), "/home/lovelace/out".into()],
+        trust: Trust::Maintainer,
+        withdrawn: None,
+    };
+    let mut report = Report::new(provenance);
+    let imported = recorded::recording("warm-server.jsonl");
+    report.devices = imported.devices;
+    report.attempts = imported.attempts;
+    for (window, seconds) in imported.windows {
+        report.windows.push(WindowRecord {
+            window,
+            counted: false,
+            excluded_reason: Some("fragmented".into()),
+            trial: None,
+            seconds,
+            note: None,
+        });
+    }
+    report.trials = vec![
+        trial("plan", Outcome::Passed, None),
+        trial("demand", Outcome::Failed, Some("12 MiB over in /home/lovelace/headroom/x.rs <b>\u{1b}[31m")),
+        trial("gpu", Outcome::Ignored, Some("no GPU")),
+        trial("lease", Outcome::Busy, Some("held by another process")),
+    ];
+    report
+}
+
+fn redaction() -> Redaction {
+    Redaction { root: Some("/home/lovelace/headroom".into()), names: vec!["lovelace".into()] }
+}
+
+#[test]
+fn a_written_report_reads_back_and_every_window_has_its_demand() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = OutputFolder::open(&folder.path().join("new/out")).unwrap();
+    let files = output.write_report(&report(), &Redaction::default()).unwrap();
+    let read = read_report(&files[0]).unwrap();
+    assert_eq!(read.windows, report().windows);
+    assert_eq!(read.attempts, report().attempts);
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&files[0]).unwrap()).unwrap();
+    let windows = json["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 36);
+    for (window, record) in windows.iter().zip(report().windows) {
+        assert_eq!(window["demand_bytes"].as_u64(), Some(record.window.measurement.demand_bytes));
+        assert_eq!(window["excluded_reason"], "fragmented");
+    }
+}
+
+#[test]
+fn no_file_names_a_person_or_an_absolute_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = OutputFolder::open(folder.path()).unwrap();
+    for file in output.write_report(&report(), &redaction()).unwrap() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(!text.contains("lovelace") && !text.contains("/home"), "{}", file.display());
+    }
+    let read = read_report(&folder.path().join("report.json")).unwrap();
+    assert!(read.trials[1].message.as_ref().unwrap().contains("in x.rs"));
+    assert_eq!(read.provenance[0].arguments[2], "<path>/out");
+}
+
+#[test]
+fn a_folder_has_one_owner_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = OutputFolder::open(folder.path()).unwrap();
+    assert!(matches!(OutputFolder::open(folder.path()), Err(OutputError::InUse { .. })));
+    drop(first);
+    OutputFolder::open(folder.path()).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_write_that_fails_leaves_the_old_file_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = OutputFolder::open(folder.path()).unwrap();
+    output.write("report.json", b"old").unwrap();
+    let names = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    std::fs::create_dir(folder.path().join("taken")).unwrap();
+    assert!(output.write("taken", b"new").is_err());
+    std::fs::remove_dir(folder.path().join("taken")).unwrap();
+    assert_eq!(names(), before);
+    // An open reader keeps the old content whole: the name is moved to a new file, never rewritten.
+    let mut reader = std::fs::File::open(folder.path().join("report.json")).unwrap();
+    output.write("report.json", b"completely new").unwrap();
+    let mut seen = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut seen).unwrap();
+    assert_eq!(seen, "old");
+}
+
+#[test]
+fn a_report_that_cannot_be_used_is_refused_by_name_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    let whole = headroom_reports::output::to_json(&report()).unwrap();
+    let newer = whole.replacen(r#""readable_by": 1"#, r#""readable_by": 99"#, 1);
+    let cases: [(&str, String, &str); 6] = [
+        ("cut off", whole[..whole.len() / 2].to_owned(), "ends after line"),
+        ("empty", String::new(), "ends after line"),
+        ("newer", newer, "use a newer headroom"),
+        ("another file", r#"{"segments": []}"#.to_owned(), "is not a report"),
+        ("no JSON", "PK\u{3}\u{4}".to_owned(), "is not a report"),
+        ("a wrong field", whole.replacen(r#""run": 0"#, r#""run": "first""#, 1), "windows[0]"),
+    ];
+    for (what, text, said) in cases {
+        std::fs::write(&path, &text).unwrap();
+        let error = read_report(&path).expect_err(what).to_string();
+        assert!(error.contains("report.json") && error.contains(said), "{what}: {error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{what}");
+    }
+    let missing = read_report(&folder.path().join("none.json")).unwrap_err();
+    assert!(matches!(missing, ReadReportError::Unreadable { .. }) && missing.to_string().contains("none.json"));
+}
+
+#[test]
+fn a_newer_report_that_is_still_readable_is_read() {
+    let text = headroom_reports::output::to_json(&report()).unwrap().replacen(
+        r#""version": 1"#,
+        r#""new_field": [1], "version": 7"#,
+        1,
+    );
+    assert_eq!(parse_report(Path::new("r.json"), &text).unwrap().format.version, 7);
+}
+
+#[test]
+fn junit_says_what_failed_and_never_that_an_ignored_trial_passed() {
+    let xml = junit::to_xml(&report()).unwrap();
+    assert!(xml.contains(r#"tests="4" skipped="1" failures="1" errors="1""#), "{xml}");
+    assert!(xml.contains(r#"<testsuite name="sdxl::card""#), "{xml}");
+    assert!(xml.contains("12 MiB over") && !xml.contains("<b>") && !xml.contains('\u{1b}'), "{xml}");
+}
+
+#[test]
+fn the_summary_starts_with_the_verdict_and_the_failures() {
+    let mut report = report();
+    let text = summary::to_markdown(&report);
+    assert!(text.starts_with("# headroom: something does not hold"), "{text}");
+    assert!(text.find("## Failed (1)").unwrap() < text.find("## Device busy (1)").unwrap());
+    assert!(text.contains("1 failed, 1 busy, 1 ignored, 1 passed"));
+    report.trials.retain(|trial| trial.outcome == Outcome::Passed);
+    assert!(summary::to_markdown(&report).starts_with("# headroom: all holds"));
+    report.mutants = Some(MutantReport {
+        grades: vec![MutantGrade {
+            name: "credit_left_out".into(),
+            harm: "x".into(),
+            killed_by: vec![],
+            reached_by: vec!["budget".into()],
+        }],
+    });
+    let text = summary::to_markdown(&report);
+    assert!(text.starts_with("# headroom: something does not hold") && text.contains("1 graded, 0 killed, 1 survived"));
+}
+
+#[test]
+fn a_summary_of_a_hundred_thousand_failures_still_fits() {
+    let mut report = report();
+    report.trials = (0..100_000).map(|n| trial(&format!("check-{n}"), Outcome::Failed, Some("too little"))).collect();
+    let text = summary::to_markdown(&report);
+    assert!(text.len() <= summary::LARGEST_SUMMARY_BYTES);
+    assert!(text.contains("check-0`") && text.contains("more sections did not fit"));
+}
