@@ -1,0 +1,129 @@
+//! The shipped coefficients: one file per backend and allocator, compiled in, each number with its origin.
+
+use headroom_base::{AllocatorKind, Backend, DeviceClass, HardEnvironment, LineKey, Origin};
+use serde::{Deserialize, Serialize};
+
+use crate::coefficients::Coefficients;
+use crate::fit::UnitRange;
+
+/// The format this program writes and reads.
+pub const SHIPPED_VERSION: u32 = 1;
+
+/// Everything shipped for one backend and allocator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shipped {
+    /// The format, [`SHIPPED_VERSION`].
+    pub version: u32,
+    /// The backend.
+    pub backend: Backend,
+    /// The allocator.
+    pub allocator: AllocatorKind,
+    /// The lines, ordered by line and then environment.
+    pub lines: Vec<ShippedLine>,
+}
+
+/// One line, an envelope over all devices measured under one environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedLine {
+    /// What it prices.
+    pub line: LineKey,
+    /// The software its windows were measured with; other groups are other lines.
+    pub environment: HardEnvironment,
+    /// The line, without margin.
+    #[serde(flatten)]
+    pub coefficients: Coefficients,
+    /// The sizes it was measured at.
+    #[serde(flatten)]
+    pub range: UnitRange,
+    /// How many windows are behind it.
+    pub windows: usize,
+    /// Each measured size, smallest first.
+    pub sizes: Vec<ShippedSize>,
+    /// Where the windows came from, ordered.
+    pub sources: Vec<ShippedSource>,
+}
+
+/// One measured size of a line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShippedSize {
+    /// Cost units.
+    pub units: u64,
+    /// The sizes that have these cost units, for people ("1024x1024").
+    pub labels: Vec<String>,
+    /// The most any counted window needed beyond its analytic part.
+    pub largest_remainder_bytes: u64,
+    /// How many windows were counted.
+    pub windows: usize,
+}
+
+/// Windows of one device and origin behind a line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShippedSource {
+    /// The device.
+    pub device: DeviceClass,
+    /// What kind of figure it is.
+    pub origin: Origin,
+    /// Who measured what with what, for people; a web address where it is published.
+    pub text: String,
+    /// How many windows.
+    pub windows: usize,
+}
+
+/// Why a shipped file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShippedError {
+    /// It is not what this program writes.
+    #[error("the shipped data cannot be read: {source}; build it again with `headroom ship`")]
+    Unreadable {
+        /// Where and why.
+        #[from]
+        source: serde_json::Error,
+    },
+    /// It has another format.
+    #[error("the shipped data has format {found}, this program reads {SHIPPED_VERSION}")]
+    OtherVersion {
+        /// The format found.
+        found: u32,
+    },
+}
+
+impl Shipped {
+    /// The data of one file, its lines in the order that makes the file the same whatever order they came in.
+    pub fn new(backend: Backend, allocator: AllocatorKind, mut lines: Vec<ShippedLine>) -> Self {
+        for line in &mut lines {
+            line.sizes.sort();
+            line.sources.sort();
+        }
+        lines.sort_by(|left, right| (&left.line, &left.environment).cmp(&(&right.line, &right.environment)));
+        Self { version: SHIPPED_VERSION, backend, allocator, lines }
+    }
+
+    /// The name of its file: `cuda-native.json`.
+    pub fn file_name(backend: Backend, allocator: AllocatorKind) -> String {
+        format!("{backend}-{allocator}.json")
+    }
+
+    /// The text of its file, the same bytes for the same data.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("plain values always serialize");
+        text.push('\n');
+        text
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// For text that is no such file, and for another format.
+    pub fn parse(text: &str) -> Result<Self, ShippedError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } = serde_json::from_str(text)?;
+        if version != SHIPPED_VERSION {
+            return Err(ShippedError::OtherVersion { found: version });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+}
