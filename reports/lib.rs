@@ -7,6 +7,7 @@ pub mod format;
 pub mod import_windows;
 pub mod junit;
 pub mod output;
+pub mod recordings;
 pub mod redact;
 pub mod report;
 pub mod summary;

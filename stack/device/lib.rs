@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod driver;
+pub mod replay;
 
 pub use allocator::{Allocation, AllocationError, Allocator, Counter, Counters, Settings};
 pub use driver::{Address, Driver, DriverError, MemoryInfo, SimulatedCard, SimulatedDriver};

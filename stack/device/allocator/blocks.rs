@@ -40,6 +40,20 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// No block: what others are made from.
+    pub(super) const VACANT: Self = Self {
+        address: 0,
+        bytes: 0,
+        requested_bytes: 0,
+        serial: 0,
+        freed_at: 0,
+        previous: NONE,
+        next: NONE,
+        range: NONE,
+        state: BlockState::Vacant,
+        pool: PoolKind::Small,
+    };
+
     /// Whether it has a neighbour in its segment.
     #[inline]
     pub(super) fn is_split(&self) -> bool {
@@ -96,6 +110,16 @@ impl Blocks {
         self[new].next = index;
         if previous != NONE {
             self[previous].next = new;
+        }
+    }
+
+    /// Puts `new` directly after `index` in its segment.
+    pub(super) fn link_after(&mut self, new: u32, index: u32) {
+        let next = std::mem::replace(&mut self[index].next, new);
+        self[new].next = next;
+        self[new].previous = index;
+        if next != NONE {
+            self[next].previous = new;
         }
     }
 

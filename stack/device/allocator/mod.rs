@@ -4,11 +4,15 @@ mod blocks;
 mod counters;
 mod error;
 mod events;
+mod expandable;
 mod free_blocks;
 mod native;
+mod recorded;
 mod segments;
 mod settings;
 pub mod sizes;
+
+use std::collections::BTreeMap;
 
 use headroom_base::{AllocatorKind, DeviceFigures, Reclaim};
 
@@ -17,9 +21,11 @@ use blocks::{Block, BlockState, Blocks, NONE};
 pub use counters::{Counter, Counters};
 pub use error::{AllocationError, NotAllocated, Situation};
 pub use events::{Event, EventKind};
+use expandable::Range;
 use free_blocks::{Entry, FreeBlocks};
+pub use recorded::{RecordedBlock, RecordedSegment, RecordedStateError, driver_placements};
 pub use segments::{BlockView, SegmentView};
-pub use settings::Settings;
+pub use settings::{Problem, Settings, SettingsError, VARIABLES};
 pub use sizes::PoolKind;
 
 /// A handle to allocated memory. It is a plain value: dropping it frees nothing.
@@ -47,6 +53,8 @@ impl Allocation {
 #[derive(Debug, Default)]
 struct Pool {
     free: FreeBlocks,
+    /// Addresses of expandable ranges with no memory behind them, by address.
+    unmapped: BTreeMap<u64, u32>,
     /// How often it was searched while garbage collection was on: the clock by which a free block ages.
     searches: u64,
 }
@@ -61,6 +69,7 @@ pub struct Allocator<D: Driver> {
     limit_bytes: Option<u64>,
     blocks: Blocks,
     pools: [Pool; 2],
+    ranges: Vec<Option<Range>>,
     counters: Counters,
     serial: u64,
     events: Option<Vec<Event>>,
@@ -75,6 +84,7 @@ impl<D: Driver> Allocator<D> {
             limit_bytes: None,
             blocks: Blocks::default(),
             pools: Default::default(),
+            ranges: Vec::new(),
             counters: Counters::default(),
             serial: 0,
             events: None,
@@ -139,8 +149,23 @@ impl<D: Driver> Allocator<D> {
         self.limit_bytes = limit_bytes;
     }
 
-    /// The limit on what may be taken from the driver.
-    pub fn memory_limit(&self) -> Option<u64> {
+    /// The limit on what may be taken from the driver: the one that was set, or the settings' share of the device.
+    pub fn memory_limit(&mut self) -> Option<u64> {
+        self.limit()
+    }
+
+    fn is_limited(&self) -> bool {
+        self.limit_bytes.is_some() || self.settings.memory_fraction.is_some()
+    }
+
+    /// The device's total is asked when it is first needed, and not again.
+    fn limit(&mut self) -> Option<u64> {
+        if self.limit_bytes.is_none()
+            && let Some(fraction) = self.settings.memory_fraction
+        {
+            let total_bytes = self.driver.memory().ok()?.total_bytes;
+            self.limit_bytes = Some((fraction * total_bytes as f64) as u64);
+        }
         self.limit_bytes
     }
 
@@ -201,7 +226,7 @@ impl<D: Driver> Allocator<D> {
             total: memory.map(|info| info.total_bytes).into(),
             allocated_bytes: self.counters.allocated.current,
             reserved_bytes: self.counters.reserved.current,
-            limit_bytes: self.limit_bytes,
+            limit_bytes: self.limit(),
         }
     }
 

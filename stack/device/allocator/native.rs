@@ -1,5 +1,7 @@
 //! Fixed segments: the search of the cache, splitting, merging, and what is tried on a miss.
 
+use headroom_base::AllocatorKind;
+
 use super::{
     Allocation, AllocationError, Allocator, Block, BlockState, DriverError, Entry, EventKind, NONE, Pool, PoolKind,
     sizes,
@@ -21,7 +23,10 @@ impl<D: Driver> Allocator<D> {
         if self.collects_garbage() {
             self.pool(kind).searches += 1;
         }
-        let found = self.pool(kind).free.best_fit(bytes)?;
+        let mut found = self.pool(kind).free.best_fit(bytes)?;
+        if self.settings.kind == AllocatorKind::ExpandableSegments {
+            found = self.least_growable(found, kind);
+        }
         if let Some(most) = self.settings.most_split_bytes {
             let oversize_for_small = bytes < most && found.bytes >= most;
             let too_large = bytes >= most && found.bytes >= bytes + self.settings.most_unsplit_excess_bytes;
@@ -36,16 +41,16 @@ impl<D: Driver> Allocator<D> {
     /// Whether free blocks age: a threshold is set, and a limit it is a share of.
     #[inline]
     fn collects_garbage(&self) -> bool {
-        self.settings.garbage_collection_threshold.is_some() && self.limit_bytes.is_some()
+        self.settings.garbage_collection_threshold.is_some() && self.is_limited()
     }
 
     /// What is tried when no cached block serves.
     #[cold]
     pub(super) fn grow(&mut self, requested_bytes: u64, bytes: u64, kind: PoolKind) -> Result<u32, AllocationError> {
         self.collect_garbage();
-        let attempt = match self.new_segment(bytes, kind) {
+        let attempt = match self.new_memory(bytes, kind) {
             Err(error) if is_out_of_memory(&error) && self.release_oversize(bytes, kind) => {
-                self.new_segment(bytes, kind)
+                self.new_memory(bytes, kind)
             }
             other => other,
         };
@@ -53,7 +58,7 @@ impl<D: Driver> Allocator<D> {
             Err(error) if is_out_of_memory(&error) => {
                 let _ = self.release_cached();
                 self.counters.num_alloc_retries += 1;
-                self.new_segment(bytes, kind)
+                self.new_memory(bytes, kind)
             }
             other => other,
         };
@@ -66,33 +71,31 @@ impl<D: Driver> Allocator<D> {
         })
     }
 
-    /// Asks the driver for a segment; its one block is not yet among the free ones.
-    fn new_segment(&mut self, bytes: u64, pool: PoolKind) -> Result<u32, DriverError> {
-        let segment_bytes = sizes::segment_bytes(bytes);
+    /// Asks the driver for memory; the block that comes back is not among the free ones.
+    fn new_memory(&mut self, bytes: u64, kind: PoolKind) -> Result<u32, DriverError> {
+        // The limit is compared with the native segment's size under expandable segments as well.
+        let segment_bytes = sizes::segment_bytes(bytes, self.settings.large_segment_bytes);
         let reserved = self.counters.reserved.current;
-        if let Some(limit) = self.limit_bytes.filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
+        if let Some(limit) = self.limit().filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
             return Err(DriverError::OutOfMemory {
                 requested_bytes: segment_bytes,
                 free_bytes: limit.saturating_sub(reserved),
                 total_bytes: limit,
             });
         }
-        let address = self.driver.allocate(segment_bytes)?;
-        self.counters.reserved.add(segment_bytes);
+        match self.settings.kind {
+            AllocatorKind::ExpandableSegments => self.map_more(bytes, kind),
+            AllocatorKind::Native | AllocatorKind::CudaMallocAsync => self.new_segment(segment_bytes, kind),
+        }
+    }
+
+    /// Takes a fixed segment from the driver.
+    pub(super) fn new_segment(&mut self, bytes: u64, pool: PoolKind) -> Result<u32, DriverError> {
+        let address = self.driver.allocate(bytes)?.0;
+        self.counters.reserved.add(bytes);
         self.counters.segments.add(1);
-        self.log(EventKind::SegmentAlloc, address.0, segment_bytes);
-        Ok(self.blocks.insert(Block {
-            address: address.0,
-            bytes: segment_bytes,
-            requested_bytes: 0,
-            serial: 0,
-            freed_at: 0,
-            previous: NONE,
-            next: NONE,
-            range: NONE,
-            state: BlockState::Free,
-            pool,
-        }))
+        self.log(EventKind::SegmentAlloc, address, bytes);
+        Ok(self.blocks.insert(Block { address, bytes, pool, state: BlockState::Free, ..Block::VACANT }))
     }
 
     /// Hands out `bytes` of a block that was taken from the pool, and returns the rest to it where it is worth it.
@@ -102,7 +105,8 @@ impl<D: Driver> Allocator<D> {
         let was_split = self.blocks[found].is_split();
         let expandable = self.blocks[found].is_expandable();
         let index = if self.splits(pool, bytes, found_bytes - bytes) {
-            let index = self.split_front(found, bytes);
+            let index = self.cut_front(found, bytes);
+            self.put_free(found);
             if !expandable {
                 if was_split {
                     self.counters.inactive_split.subtract(bytes);
@@ -117,6 +121,12 @@ impl<D: Driver> Allocator<D> {
             }
             found
         };
+        self.mark_allocated(index, requested_bytes)
+    }
+
+    /// Makes a block that is in no pool an allocation.
+    #[inline]
+    pub(super) fn mark_allocated(&mut self, index: u32, requested_bytes: u64) -> Allocation {
         self.serial += 1;
         let serial = self.serial;
         let block = &mut self.blocks[index];
@@ -132,20 +142,19 @@ impl<D: Driver> Allocator<D> {
 
     #[inline]
     fn splits(&self, pool: PoolKind, bytes: u64, remainder_bytes: u64) -> bool {
-        if pool == PoolKind::Small {
+        if pool == PoolKind::Small || self.settings.kind == AllocatorKind::ExpandableSegments {
             return remainder_bytes >= sizes::BLOCK_UNIT_BYTES;
         }
         self.settings.most_split_bytes.is_none_or(|most| bytes < most) && remainder_bytes > LEAST_LARGE_REMAINDER_BYTES
     }
 
-    /// Makes the first `bytes` of a block one of its own; the rest keeps its index and goes to the free ones.
+    /// Makes the first `bytes` of a block one of its own; the rest keeps its index. Neither is put in the pool.
     #[inline]
-    fn split_front(&mut self, rest: u32, bytes: u64) -> u32 {
+    pub(super) fn cut_front(&mut self, rest: u32, bytes: u64) -> u32 {
         let front = self.blocks.insert(Block { bytes, ..self.blocks[rest] });
         self.blocks.link_before(front, rest);
         self.blocks[rest].address += bytes;
         self.blocks[rest].bytes -= bytes;
-        self.put_free(rest);
         front
     }
 
@@ -189,8 +198,12 @@ impl<D: Driver> Allocator<D> {
         if neighbour == NONE || self.blocks[neighbour].state != self.blocks[index].state {
             return 0;
         }
-        let Block { address, bytes, pool, .. } = self.blocks[neighbour];
-        self.pool(pool).free.remove(bytes, address);
+        let Block { address, bytes, pool, state, .. } = self.blocks[neighbour];
+        if state == BlockState::Free {
+            self.pool(pool).free.remove(bytes, address);
+        } else {
+            self.pool(pool).unmapped.remove(&address);
+        }
         self.blocks.unlink(neighbour);
         let block = &mut self.blocks[index];
         block.address = block.address.min(address);
@@ -201,6 +214,7 @@ impl<D: Driver> Allocator<D> {
 
     /// Gives a free, unsplit block's segment back. On failure it stays cached.
     fn release_segment(&mut self, entry: Entry) -> Result<(), DriverError> {
+        debug_assert!(!self.blocks[entry.block].is_split() && !self.blocks[entry.block].is_expandable());
         self.driver.free(Address(entry.address))?;
         let kind = self.blocks[entry.block].pool;
         self.pool(kind).free.remove(entry.bytes, entry.address);
@@ -216,9 +230,15 @@ impl<D: Driver> Allocator<D> {
         let mut first = None;
         for kind in [PoolKind::Large, PoolKind::Small] {
             for entry in self.pool(kind).free.to_vec() {
-                if !self.blocks[entry.block].is_split()
-                    && let Err(error) = self.release_segment(entry)
-                {
+                let block = &self.blocks[entry.block];
+                let outcome = if block.is_expandable() {
+                    self.unmap_inside(entry.block)
+                } else if !block.is_split() {
+                    self.release_segment(entry)
+                } else {
+                    Ok(())
+                };
+                if let Err(error) = outcome {
                     first.get_or_insert(error);
                 }
             }
@@ -230,6 +250,9 @@ impl<D: Driver> Allocator<D> {
     /// largest as together are. Whether that much was released.
     fn release_oversize(&mut self, bytes: u64, kind: PoolKind) -> bool {
         let Some(most_split) = self.settings.most_split_bytes else { return false };
+        if self.settings.kind == AllocatorKind::ExpandableSegments {
+            return false;
+        }
         let wanted = bytes.max(most_split);
         if let Some(entry) = self.pool(kind).free.best_fit(wanted) {
             return self.release_segment(entry).is_ok();
@@ -249,14 +272,14 @@ impl<D: Driver> Allocator<D> {
     /// Gives back free segments that have not been used for long, when more than the threshold's share of the limit is
     /// reserved.
     fn collect_garbage(&mut self) {
-        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.limit_bytes) else { return };
+        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.limit()) else { return };
         let threshold = (share * limit as f64) as u64;
         let Some(target) = self.counters.reserved.current.checked_sub(threshold).filter(|&excess| excess > 0) else {
             return;
         };
         let now = self.pool(PoolKind::Large).searches;
         let mut candidates: Vec<_> = self.pool(PoolKind::Large).free.to_vec();
-        candidates.retain(|entry| !self.blocks[entry.block].is_split());
+        candidates.retain(|entry| !self.blocks[entry.block].is_split() && !self.blocks[entry.block].is_expandable());
         let age = |allocator: &Self, entry: &Entry| now - allocator.blocks[entry.block].freed_at;
         let mut reclaimed = 0;
         while reclaimed < target && !candidates.is_empty() {

@@ -9,7 +9,8 @@ pub const BLOCK_UNIT_BYTES: u64 = 512;
 pub const LARGEST_SMALL_BYTES: u64 = MIB;
 /// The segments of the small pool, and its pages under expandable segments.
 pub const SMALL_SEGMENT_BYTES: u64 = 2 * MIB;
-/// The segments for rounded sizes below [`SMALLEST_OWN_SEGMENT_BYTES`], and the large pool's pages.
+/// The segments for rounded sizes below [`SMALLEST_OWN_SEGMENT_BYTES`], and the large pool's pages, unless
+/// `large_segment_size_mb` says otherwise.
 pub const LARGE_SEGMENT_BYTES: u64 = 20 * MIB;
 /// From here on a request gets a segment of its own size, rounded up to [`SEGMENT_UNIT_BYTES`].
 pub const SMALLEST_OWN_SEGMENT_BYTES: u64 = 10 * MIB;
@@ -37,21 +38,21 @@ impl PoolKind {
         if rounded_bytes <= LARGEST_SMALL_BYTES { Self::Small } else { Self::Large }
     }
 
-    /// Its pages under expandable segments.
-    pub const fn page_bytes(self) -> u64 {
+    /// Its pages under expandable segments, where a large segment is `large_segment_bytes`.
+    pub const fn page_bytes(self, large_segment_bytes: u64) -> u64 {
         match self {
             Self::Small => SMALL_SEGMENT_BYTES,
-            Self::Large => LARGE_SEGMENT_BYTES,
+            Self::Large => large_segment_bytes,
         }
     }
 }
 
-/// The size of a new segment for a rounded size, by the native rule.
-pub fn segment_bytes(rounded_bytes: u64) -> u64 {
+/// The size of a new segment for a rounded size, by the native rule, where a large segment is `large_segment_bytes`.
+pub fn segment_bytes(rounded_bytes: u64, large_segment_bytes: u64) -> u64 {
     if rounded_bytes <= LARGEST_SMALL_BYTES {
         SMALL_SEGMENT_BYTES
     } else if rounded_bytes < SMALLEST_OWN_SEGMENT_BYTES {
-        LARGE_SEGMENT_BYTES
+        large_segment_bytes
     } else {
         rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES)
     }
@@ -124,7 +125,7 @@ mod tests {
             (10 * MIB, 10 * MIB),
             (10 * MIB + 512, 12 * MIB),
         ] {
-            assert_eq!(segment_bytes(rounded), segment, "{rounded}");
+            assert_eq!(segment_bytes(rounded, LARGE_SEGMENT_BYTES), segment, "{rounded}");
         }
     }
 }
