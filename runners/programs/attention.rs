@@ -1,0 +1,60 @@
+//! Scaled dot-product attention, by kernel.
+
+use headroom_base::AttentionKernel;
+
+use super::execution::Library;
+use super::recorder::{Recorder, Tensor};
+use super::shape::Element;
+
+/// The widest head that flash attention takes.
+const FLASH_HEAD: u64 = 256;
+/// The widest head whose output the memory-efficient kernel keeps in registers; wider ones accumulate in fp32.
+const REGISTER_HEAD: u64 = 128;
+
+impl Recorder {
+    /// Attention of `(batch, heads, tokens, channels)` tensors; the result has that shape.
+    pub(super) fn attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
+        match self.execution.attention {
+            AttentionKernel::Math => self.math_attention(query, key, value),
+            AttentionKernel::Fused if query.element.is_half() && query.size(3) <= FLASH_HEAD => {
+                self.flash_attention(query, value)
+            }
+            AttentionKernel::Fused => self.memory_efficient_attention(query, value),
+        }
+    }
+
+    /// Tokens are outermost in its output. Heads too wide for registers accumulate in fp32 beside it.
+    fn memory_efficient_attention(&self, query: &Tensor, value: &Tensor) -> Tensor {
+        let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let output = self.empty(&[batch, tokens, heads, width], query.element, "attention");
+        if width > REGISTER_HEAD && query.element != Element::FP32 {
+            drop(self.empty(&[batch, tokens, heads, width], Element::FP32, "attention accumulator"));
+        }
+        output.transpose(1, 2)
+    }
+
+    /// Output and the logarithms of the score sums.
+    fn flash_attention(&self, query: &Tensor, value: &Tensor) -> Tensor {
+        let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let output = self.empty(&[batch, tokens, heads, width], query.element, "attention");
+        drop(self.empty(&[batch, heads, tokens], Element::FP32, "attention log sums"));
+        output.transpose(1, 2)
+    }
+
+    /// The score matrix is materialised; half precision is computed in fp32.
+    fn math_attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
+        self.prepare(Library::Cublas);
+        let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let wide = |tensor: &Tensor| self.to(tensor, Element::FP32, "attention in fp32");
+        let (wide_query, wide_key, wide_value) = (wide(query), wide(key), wide(value));
+        let scaled_query = self.map(&wide_query, "attention scaled query");
+        let scaled_key = self.map(&wide_key, "attention scaled key");
+        let scores = self.empty(&[batch, heads, tokens, key.size(2)], Element::FP32, "attention scores");
+        let weights = self.map(&scores, "attention softmax");
+        drop(scores);
+        let output = self.empty(&[batch, heads, tokens, width], Element::FP32, "attention");
+        let output = self.to(&output, query.element, "attention in half");
+        drop((weights, scaled_query, scaled_key, wide_query, wide_key, wide_value));
+        output
+    }
+}

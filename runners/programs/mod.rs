@@ -1,0 +1,24 @@
+//! Operations of models as programs: ordered allocations and frees, derived from the architecture.
+//!
+//! A model is a tree of layers, written once over shapes. Running it on a recorder executes the reference's forward
+//! pass on sizes alone: a tensor is logged when it is made and when its last holder lets go, as in Python. Run on the
+//! caching allocator of `headroom-device`, a program predicts peak allocated and reserved memory with no GPU.
+
+mod attention;
+mod autoencoder_kl;
+mod derive;
+mod distribution;
+mod execution;
+mod layers;
+mod operators;
+mod program;
+mod recorder;
+mod residual;
+mod shape;
+mod tiling;
+mod workspaces;
+
+pub use derive::{Unsupported, program, weights};
+pub use execution::{Execution, Library};
+pub use program::{Label, Live, Piece, Program, Role, Run, Step, TensorId};
+pub use workspaces::{ConvolutionCall, WorkspaceModel};

@@ -1,0 +1,93 @@
+//! Running an image autoencoder tile by tile: every tile's result is kept until all are there and blended.
+
+use headroom_base::Tiling;
+
+use super::recorder::{Recorder, Tensor};
+
+/// Sizes of a tiled run, in the units of its input and output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    /// Side of a tile of the input.
+    side: u64,
+    /// From one tile of the input to the next.
+    step: u64,
+    /// Rows or columns of the output over which neighbours blend.
+    blend: u64,
+    /// What is kept of a tile's output.
+    kept: u64,
+}
+
+impl Tiles {
+    /// Tiles of `tiling.tile_pixels` pixels for a decode: the input is latents, `scale` pixels each.
+    pub(super) fn of_decode(tiling: Tiling, scale: u64) -> Self {
+        let pixels = u64::from(tiling.tile_pixels);
+        Self::new(pixels / scale, pixels, u64::from(tiling.overlap_percent))
+    }
+
+    /// Tiles of `tiling.tile_pixels` pixels for an encode: the output is latents, `scale` pixels each.
+    pub(super) fn of_encode(tiling: Tiling, scale: u64) -> Self {
+        let pixels = u64::from(tiling.tile_pixels);
+        Self::new(pixels, pixels / scale, u64::from(tiling.overlap_percent))
+    }
+
+    fn new(input_side: u64, output_side: u64, overlap_percent: u64) -> Self {
+        let blend = output_side * overlap_percent / 100;
+        let step = input_side * (100 - overlap_percent) / 100;
+        Self { side: input_side, step: step.max(1), blend, kept: output_side - blend }
+    }
+
+    /// Whether an input of this size is tiled at all.
+    pub(super) fn are_needed(&self, input: &Tensor) -> bool {
+        input.size(2) > self.side || input.size(3) > self.side
+    }
+
+    /// Runs `operation` on every tile, then blends neighbours and joins what is kept.
+    pub(super) fn run(&self, recorder: &Recorder, input: &Tensor, operation: impl Fn(&Tensor) -> Tensor) -> Tensor {
+        let starts = |size: u64| (0..size).step_by(usize::try_from(self.step).unwrap_or(usize::MAX));
+        let mut rows: Vec<Vec<Tensor>> = Vec::new();
+        let mut tile = input.clone();
+        for top in starts(input.size(2)) {
+            let mut row = Vec::new();
+            for left in starts(input.size(3)) {
+                let height = self.side.min(input.size(2) - top);
+                let width = self.side.min(input.size(3) - left);
+                tile = operation(&input.narrow(2, height).narrow(3, width));
+                row.push(tile.clone());
+            }
+            rows.push(row);
+        }
+        drop(tile);
+        let _place = recorder.enter("blend");
+        let mut joined: Vec<Tensor> = Vec::new();
+        for (i, row) in rows.iter().enumerate() {
+            let mut kept = Vec::new();
+            for (j, tile) in row.iter().enumerate() {
+                if i > 0 {
+                    self.blend(recorder, &rows[i - 1][j], tile, 2);
+                }
+                if j > 0 {
+                    self.blend(recorder, &row[j - 1], tile, 3);
+                }
+                kept.push(tile.narrow(2, self.kept).narrow(3, self.kept));
+            }
+            joined.push(recorder.cat(&kept.iter().collect::<Vec<_>>(), 3));
+        }
+        let output = recorder.cat(&joined.iter().collect::<Vec<_>>(), 2);
+        drop(rows);
+        drop(joined);
+        output
+    }
+
+    /// Line by line: both neighbours scaled, then added, then copied into place.
+    fn blend(&self, recorder: &Recorder, neighbour: &Tensor, tile: &Tensor, dimension: usize) {
+        let lines = neighbour.size(dimension).min(tile.size(dimension)).min(self.blend);
+        for _ in 0..lines {
+            let theirs = recorder.map(&neighbour.select(dimension), "scale neighbour");
+            let own = recorder.map(&tile.select(dimension), "scale tile");
+            let sum = recorder.combine(&theirs, &own, "blend");
+            drop(own);
+            drop(theirs);
+            drop(sum);
+        }
+    }
+}
