@@ -1,5 +1,32 @@
 //! Family files: what a model family is, as data a contributor can write.
 
 pub mod architecture;
+mod check;
+mod check_cases;
+mod check_scenario;
+pub mod family;
+mod findings;
+mod limits;
+mod node;
+mod parse;
+pub mod problem;
+mod raw;
+mod raw_scenario;
+mod reader;
+pub mod scenario;
+mod schema;
+mod words;
 
 pub use architecture::Architecture;
+pub use family::{
+    CalibrationLine, CalibrationSpec, Checks, Family, Model, OverReservation, PartlyResident, PipelineStep,
+    SimulatedDevice, TilingNeeded, Weights,
+};
+pub use parse::embedded_texts;
+pub use problem::{FamilyError, Problem};
+pub use scenario::{
+    Action, Expectation, ExpectedWarning, Resident, Scenario, ScenarioDevice, ScenarioError, ScenarioModel,
+    ScenarioStep,
+};
+pub use schema::json_schema;
+pub use words::{ParseSizeError, Size};
