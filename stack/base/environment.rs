@@ -185,10 +185,17 @@ pub struct HardEnvironment {
 }
 
 /// What may differ, at the price of the mark "may be outdated".
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SoftEnvironment {
-    /// The driver's version.
+    /// The driver's version; empty where it was not recorded, which no known version equals.
     pub driver: String,
+}
+
+impl SoftEnvironment {
+    /// Whether nothing was recorded. It is left out of files then.
+    pub const fn is_unknown(&self) -> bool {
+        self.driver.is_empty()
+    }
 }
 
 /// The software around a measurement.
@@ -197,6 +204,7 @@ pub struct Environment {
     /// A difference here means that a fit is not used.
     pub hard: HardEnvironment,
     /// A difference here marks a fit.
+    #[serde(default, skip_serializing_if = "SoftEnvironment::is_unknown")]
     pub soft: SoftEnvironment,
 }
 

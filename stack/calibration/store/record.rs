@@ -1,0 +1,138 @@
+//! What is kept of one device class, and its text: one window or attempt a line.
+
+use std::collections::HashSet;
+
+use headroom_base::{AttemptId, DeviceClass, Reading, RunKind, Window};
+use serde::{Deserialize, Serialize};
+
+use crate::attempt::{Attempt, AttemptState};
+use crate::counting::EstimatorVersions;
+
+/// The format this program writes. A field that a reader must not lose raises it; optional fields that are
+/// left out when absent do not.
+pub const STORE_VERSION: u32 = 1;
+
+/// Beyond this many windows every update is felt (each rewrites the file), and a record is [crowded](Record::is_crowded).
+pub const MANY_WINDOWS: usize = 10_000;
+
+/// Everything kept of one device class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    /// The kind of card.
+    pub device: DeviceClass,
+    /// The most the driver was seen to keep after this process's frees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_bytes: Option<u64>,
+    /// The attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The windows, in the order they were measured.
+    pub windows: Vec<Window>,
+}
+
+/// Why a text is no record that this program may use.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// It is not a record.
+    Unreadable(serde_json::Error),
+    /// It is of a later program.
+    Newer { found: u32 },
+}
+
+impl Record {
+    /// The record of a card nobody measured.
+    pub const fn empty(device: DeviceClass) -> Self {
+        Self { version: STORE_VERSION, device, retained_bytes: None, attempts: Vec::new(), windows: Vec::new() }
+    }
+
+    /// What the driver keeps after frees, for a plan: unknown where it was never recorded.
+    pub fn retained(&self) -> Reading {
+        self.retained_bytes.into()
+    }
+
+    /// Notes what the driver was seen to keep; the largest is kept.
+    pub fn note_retained(&mut self, bytes: u64) {
+        self.retained_bytes = Some(self.retained_bytes.map_or(bytes, |largest| largest.max(bytes)));
+    }
+
+    /// Keeps an attempt: in the place of the one with its id, or as the newest.
+    pub fn keep_attempt(&mut self, attempt: Attempt) {
+        match self.attempts.iter_mut().find(|kept| kept.id == attempt.id) {
+            Some(kept) => *kept = attempt,
+            None => self.attempts.push(attempt),
+        }
+    }
+
+    /// Takes every attempt that is marked as running, but is not among the `live` ones, as broken off: its
+    /// process was killed. To be called by the one process that runs calibrations, on what it reads.
+    pub fn break_off_all_but(&mut self, live: &[AttemptId]) {
+        for attempt in self.attempts.iter_mut().filter(|attempt| !live.contains(&attempt.id)) {
+            attempt.broke_off();
+        }
+    }
+
+    /// Whether there are so many windows that updates are slow; [`thin`](Self::thin) is the way out.
+    pub const fn is_crowded(&self) -> bool {
+        self.windows.len() > MANY_WINDOWS
+    }
+
+    /// Drops windows that can never count again, the oldest first, until `keep` are left or no such window is:
+    /// warm-ups, invalid ones, those of attempts that ended unfinished or are not known, and those of estimator
+    /// versions that are no longer current. Returns how many went. Windows that count now or would count in
+    /// another environment are never dropped.
+    pub fn thin(&mut self, keep: usize, versions: &EstimatorVersions) -> usize {
+        let alive = |attempt: &&Attempt| matches!(attempt.state, AttemptState::Finished | AttemptState::Running);
+        let alive: HashSet<&AttemptId> = self.attempts.iter().filter(alive).map(|attempt| &attempt.id).collect();
+        let mut surplus = self.windows.len().saturating_sub(keep);
+        let before = self.windows.len();
+        self.windows.retain(|window| {
+            let dead = window.kind == RunKind::Warmup
+                || !window.measurement.validity.is_valid()
+                || !window.attempt_id.as_ref().is_some_and(|id| alive.contains(id))
+                || !versions.is_current(&window.line);
+            let drop = dead && surplus > 0;
+            surplus -= usize::from(drop);
+            !drop
+        });
+        before - self.windows.len()
+    }
+
+    /// The text of the file: the same bytes for the same record, one attempt or window a line.
+    pub fn to_json(&self) -> String {
+        let mut text = format!("{{\"version\":{},\n\"device\":{},\n", self.version, json(&self.device));
+        if let Some(bytes) = self.retained_bytes {
+            text.push_str(&format!("\"retained_bytes\":{bytes},\n"));
+        }
+        push_list(&mut text, "attempts", &self.attempts);
+        text.push_str(",\n");
+        push_list(&mut text, "windows", &self.windows);
+        text.push_str("}\n");
+        text
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Unusable> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        // The version first: what a later program wrote need not look like a record of this one.
+        let Version { version } = serde_json::from_slice(bytes).map_err(Unusable::Unreadable)?;
+        if version > STORE_VERSION {
+            return Err(Unusable::Newer { found: version });
+        }
+        serde_json::from_slice(bytes).map_err(Unusable::Unreadable)
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain values always serialize")
+}
+
+fn push_list(text: &mut String, name: &str, items: &[impl Serialize]) {
+    text.push_str(&format!("\"{name}\":["));
+    for (index, item) in items.iter().enumerate() {
+        text.push_str(if index == 0 { "\n" } else { ",\n" });
+        text.push_str(&json(item));
+    }
+    text.push_str(if items.is_empty() { "]" } else { "\n]" });
+}
