@@ -10,6 +10,7 @@ pub mod output;
 pub mod recordings;
 pub mod redact;
 pub mod report;
+pub mod snapshot;
 pub mod summary;
 
 pub use format::{FORMAT_VERSION, ReadReportError, read_report};
