@@ -7,9 +7,10 @@ use headroom_base::{
     HardEnvironment, InvalidReason, LineKey, Measurement, MemoryLayout, Operation, Origin, Reading, Residency, RunKind,
     SoftEnvironment, Tiling, Validity, Window,
 };
+use headroom_calibration::Attempt;
 use serde::Deserialize;
 
-use crate::report::{AttemptOutcome, AttemptRecord, DeviceRecord};
+use crate::report::{AttemptRecord, DeviceRecord};
 
 /// What the driver says of an NVIDIA H200: 143,155.9 MiB, 615 MiB less than NVML's figure.
 pub const H200_TOTAL_BYTES: u64 = 1_431_559 * (1 << 20) / 10;
@@ -169,15 +170,17 @@ fn note_attempt(imported: &mut Imported, recording: Recording<'_>, line: &Record
     if !imported.devices.contains(&device) {
         imported.devices.push(device);
     }
-    let Some(id) = window.attempt_id.clone() else { return };
-    if imported.attempts.iter().any(|attempt| attempt.id == id) {
+    let Some(id) = &window.attempt_id else { return };
+    if let Some(known) = imported.attempts.iter_mut().find(|record| record.attempt.id == *id) {
+        known.attempt.planned_runs += 1;
+        known.attempt.finished_runs.insert(window.run);
         return;
     }
+    let (model, device) = (window.model.as_str(), window.device.clone());
     let warm = "warm server: other tensors came and went between runs";
     imported.attempts.push(AttemptRecord {
-        id,
+        attempt: Attempt::recorded(id.clone(), model, device, window.environment.clone(), 1),
         report_id: recording.report_id.to_owned(),
-        outcome: AttemptOutcome::Finished,
         device_uuid_hash: None,
         note: (line.kind == RecordedKind::WarmServer).then(|| warm.to_owned()),
     });

@@ -17,6 +17,6 @@ pub use format::{FORMAT_VERSION, ReadReportError, read_report};
 pub use output::{OutputError, OutputFolder};
 pub use redact::Redaction;
 pub use report::{
-    AttemptOutcome, AttemptRecord, Check, Coverage, DeviceRecord, EstimateRecord, FamilySummary, FitRecord,
-    MutantGrade, MutantReport, Outcome, Provenance, Report, Tally, Trust, WindowRecord,
+    AttemptRecord, Check, Coverage, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, MutantGrade, MutantReport,
+    Outcome, Provenance, Report, Tally, Trust, WindowRecord,
 };

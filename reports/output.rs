@@ -106,7 +106,7 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         "report_not_atomic",
         "a reader finds half a report when the writer is killed",
         right: {
-            let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+            let mut file = temporary(folder).map_err(io)?;
             file.write_all(content).map_err(io)?;
             file.as_file().sync_all().map_err(io)?;
             file.persist(path).map_err(|error| io(error.error))?;
@@ -117,6 +117,14 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         },
     );
     Ok(path.to_owned())
+}
+
+/// A temporary file that others may read, as they may any other file of the folder.
+fn temporary(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    builder.prefix(".headroom-").tempfile_in(folder)
 }
 
 /// The report's own text, ending in a line break.

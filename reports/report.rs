@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use headroom_base::{AttemptId, Case, DeviceClass, Environment, Estimate, LineKey, Origin, Plan, Window};
+use headroom_base::{Case, DeviceClass, Environment, Estimate, LineKey, Origin, Plan, Window};
+use headroom_calibration::{Attempt, Coefficients, Counted, UnitRange};
 use serde::{Deserialize, Serialize};
 
 use crate::format::FormatVersion;
@@ -78,29 +79,13 @@ pub struct DeviceRecord {
     pub simulated: bool,
 }
 
-/// How an attempt ended. Only the windows of a finished one count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AttemptOutcome {
-    /// Every planned run has finished.
-    Finished,
-    /// Somebody stopped it.
-    Stopped,
-    /// A run failed.
-    Failed,
-    /// It had not ended when the report was written.
-    Running,
-}
-
-/// One calibration that windows belong to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// One calibration that windows belong to, with where it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptRecord {
-    /// Its id.
-    pub id: AttemptId,
+    /// The attempt. Not flattened: its map of tries by run would not be read back.
+    pub attempt: Attempt,
     /// The report it was first written to.
     pub report_id: String,
-    /// How it ended.
-    pub outcome: AttemptOutcome,
     /// The machine's card, by the hash of its UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_uuid_hash: Option<String>,
@@ -115,9 +100,9 @@ pub struct WindowRecord {
     /// The window; `demand_bytes` is among its fields.
     #[serde(flatten)]
     pub window: Window,
-    /// Whether it joins fits.
-    pub counted: bool,
-    /// Why it does not, for people.
+    /// Whether it joins fits, and if not, why.
+    pub counting: Counted,
+    /// The same reason in words; none for a window that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excluded_reason: Option<String>,
     /// The trial that opened it.
@@ -129,6 +114,20 @@ pub struct WindowRecord {
     /// What a published figure's source says about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+impl WindowRecord {
+    /// A window with its verdict, and the verdict's reason in words.
+    pub fn new(window: Window, counting: Counted) -> Self {
+        let excluded_reason = counting.reason().map(ToString::to_string);
+        Self { window, counting, excluded_reason, trial: None, seconds: None, note: None }
+    }
+
+    /// Takes a new verdict.
+    pub fn judge(&mut self, counting: Counted) {
+        self.excluded_reason = counting.reason().map(ToString::to_string);
+        self.counting = counting;
+    }
 }
 
 /// How a trial ended.
@@ -185,21 +184,22 @@ impl Check {
     }
 }
 
-/// A line's fits, user's and shipped, over the range that was measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A line's fits over the range that was measured, without margin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FitRecord {
     /// The line.
     pub line: LineKey,
     /// The software it holds for.
     pub environment: Environment,
-    /// The smallest and largest cost units measured.
-    pub measured_units: [u64; 2],
-    /// The user's fit at these two, without margin; none where there is none.
+    /// The sizes it was measured at.
+    #[serde(flatten)]
+    pub range: UnitRange,
+    /// The user's fit; none where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_bytes: Option<[u64; 2]>,
-    /// The shipped fit at these two, without margin; none where there is none.
+    pub user: Option<Coefficients>,
+    /// The shipped fit; none where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub built_in_bytes: Option<[u64; 2]>,
+    pub built_in: Option<Coefficients>,
 }
 
 /// What is reserved for a case, beside what it needed.

@@ -40,7 +40,7 @@ fn verdict(report: &Report) -> String {
     let counts: Vec<_> =
         Outcome::ALL.iter().map(|outcome| format!("{} {}", report.count(*outcome), outcome.name())).collect();
     let _ = writeln!(text, "{} trials: {}.", report.trials.len(), counts.join(", "));
-    let counted = report.windows.iter().filter(|record| record.counted).count();
+    let counted = report.windows.iter().filter(|record| record.counting.counts()).count();
     let _ = writeln!(text, "{} windows, {counted} of them count.", report.windows.len());
     for from in &report.provenance {
         let commit = from.commit.as_deref().map_or(String::new(), |commit| format!(", commit `{commit}`"));

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use headroom_base::{
     AttentionKernel, Extent, InvalidReason, MIB, MemoryLayout, Operation, Origin, Reading, RunKind, Validity,
 };
+use headroom_calibration::AttemptState;
+use headroom_reports::AttemptRecord;
 use recorded::{import, recording};
 
 #[test]
@@ -21,7 +23,13 @@ fn every_line_of_the_recordings_is_a_window_of_a_finished_attempt() {
         assert_eq!(imported.devices[0].class.to_string(), "NVIDIA H200 140 GiB cuda");
         let count = imported.windows.iter().filter(|(window, _)| window.kind == RunKind::Measured).count();
         assert_eq!(count, measured, "{name}");
-        let known: BTreeSet<_> = imported.attempts.iter().map(|attempt| &attempt.id).collect();
+        let known: BTreeSet<_> = imported.attempts.iter().map(|record| &record.attempt.id).collect();
+        for AttemptRecord { attempt, .. } in &imported.attempts {
+            assert_eq!(attempt.state, AttemptState::Finished);
+            let runs = imported.windows.iter().filter(|(window, _)| window.attempt_id.as_ref() == Some(&attempt.id));
+            assert_eq!(runs.count(), attempt.planned_runs as usize, "{}", attempt.id);
+            assert_eq!(attempt.finished_runs.len(), attempt.planned_runs as usize, "{}", attempt.id);
+        }
         for (window, _) in &imported.windows {
             assert!(known.contains(window.attempt_id.as_ref().expect("an attempt")));
             assert_eq!(window.origin, Origin::Recorded);

@@ -4,6 +4,7 @@ mod recorded;
 
 use std::path::Path;
 
+use headroom_calibration::{Counted, Uncounted};
 use headroom_reports::format::parse_report;
 use headroom_reports::{
     Check, MutantGrade, MutantReport, Outcome, OutputError, OutputFolder, Provenance, ReadReportError, Redaction,
@@ -35,15 +36,10 @@ fn report() -> Report {
     let imported = recorded::recording("warm-server.jsonl");
     report.devices = imported.devices;
     report.attempts = imported.attempts;
+    report.attempts[0].attempt.last_tries.insert(3, 1);
     for (window, seconds) in imported.windows {
-        report.windows.push(WindowRecord {
-            window,
-            counted: false,
-            excluded_reason: Some("fragmented".into()),
-            trial: None,
-            seconds,
-            note: None,
-        });
+        let record = WindowRecord::new(window, Counted::Excluded(Uncounted::WarmUp));
+        report.windows.push(WindowRecord { seconds, ..record });
     }
     report.trials = vec![
         trial("plan", Outcome::Passed, None),
@@ -71,7 +67,7 @@ fn a_written_report_reads_back_and_every_window_has_its_demand() {
     assert_eq!(windows.len(), 36);
     for (window, record) in windows.iter().zip(report().windows) {
         assert_eq!(window["demand_bytes"].as_u64(), Some(record.window.measurement.demand_bytes));
-        assert_eq!(window["excluded_reason"], "fragmented");
+        assert_eq!(window["excluded_reason"], "warm-up run");
     }
 }
 
