@@ -165,11 +165,17 @@ impl Plan {
         }
         let mut ordered = priced;
         ordered.sort_by_key(|case| (lines.iter().position(|line| *line == case.line), case.cost_units));
+        let room_bytes = mutant!(
+            "plan_with_partly_resident_sizes",
+            "a size is planned for which its own model has to leave the card in part, and never counts",
+            right: capacity.capacity_bytes,
+            wrong: capacity.capacity_bytes.saturating_add_unsigned(capacity.terms.locked_weights_bytes),
+        );
         let cases = ordered
             .into_iter()
             .map(|priced| {
-                let needed_bytes = (priced.estimate.reservation_bytes + allowance_bytes).max(floor_bytes);
-                PlannedCase { verdict: judge(needed_bytes, capacity.capacity_bytes), priced }
+                let needed_bytes = priced.estimate.reservation_bytes.saturating_add(allowance_bytes).max(floor_bytes);
+                PlannedCase { verdict: judge(needed_bytes, room_bytes), priced }
             })
             .collect();
         Self { capacity, measuring_allowance_bytes: allowance_bytes, floor_bytes, cases }

@@ -152,6 +152,20 @@ impl Store {
         Ok(answer)
     }
 
+    /// The device classes that have a record here which this program can read, in no particular order.
+    ///
+    /// # Errors
+    /// When the folder cannot be listed; a folder that does not exist yet holds none.
+    pub fn devices(&self) -> Result<Vec<DeviceClass>, StoreError> {
+        let files = match self.disk.list(&self.folder) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(StoreError::Io { action: "list", path: self.folder.clone(), source }),
+        };
+        let record = |path: PathBuf| Record::parse(&self.disk.read(&path).ok()?).ok();
+        Ok(files.into_iter().filter_map(record).map(|record| record.device).collect())
+    }
+
     fn load(&self, device: &DeviceClass) -> Result<(Record, Option<Vec<u8>>), StoreError> {
         let path = self.path(device);
         let bytes = match self.disk.read(&path) {
