@@ -69,7 +69,7 @@ pub struct TraceCounters {
 }
 
 /// One recorded operation.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TraceRecording {
     /// The device it ran on.
     #[serde(default)]
@@ -87,13 +87,16 @@ pub struct TraceRecording {
     pub dtype: String,
     /// Width in pixels.
     #[serde(default)]
-    pub width: u32,
+    pub width: Option<u32>,
     /// Height in pixels.
     #[serde(default)]
-    pub height: u32,
+    pub height: Option<u32>,
     /// Frames.
     #[serde(default)]
-    pub frames: u32,
+    pub frames: Option<u32>,
+    /// What else the line says of the case, such as `batch` and `options`.
+    #[serde(flatten)]
+    pub rest: serde_json::Map<String, Value>,
     /// The allocator's state when it began.
     pub start: Vec<TraceSegment>,
     /// The counters when it began.
@@ -102,6 +105,21 @@ pub struct TraceRecording {
     pub after: TraceCounters,
     /// Every event: PyTorch's word for it, an address, a size.
     pub events: Vec<(String, u64, u64)>,
+}
+
+impl TraceRecording {
+    /// What the line says under `name` of the case that was run.
+    pub fn field(&self, name: &str) -> Option<Value> {
+        match name {
+            "family" => Some(self.family.clone().into()),
+            "operation" => Some(self.operation.clone().into()),
+            "dtype" => Some(self.dtype.clone().into()),
+            "width" => self.width.map(Value::from),
+            "height" => self.height.map(Value::from),
+            "frames" => self.frames.map(Value::from),
+            other => self.rest.get(other).cloned(),
+        }
+    }
 }
 
 pub(super) fn from_json(value: Value) -> Result<TraceRecording, String> {

@@ -1,5 +1,8 @@
 //! Expandable segments: one growing range of addresses per pool, with memory mapped behind it page by page.
 
+use headroom_base::AllocatorKind;
+
+use super::stream_ordered::STEP_BYTES;
 use super::{Allocator, Block, BlockState, DriverError, Entry, EventKind, NONE, PoolKind};
 use crate::driver::{Address, Driver};
 
@@ -33,7 +36,10 @@ impl<D: Driver> Allocator<D> {
     }
 
     pub(super) fn page_bytes(&self, pool: PoolKind) -> u64 {
-        pool.page_bytes(self.settings.large_segment_bytes)
+        match self.settings.kind {
+            AllocatorKind::CudaMallocAsync => STEP_BYTES,
+            _ => pool.page_bytes(self.settings.large_segment_bytes),
+        }
     }
 
     fn growable_bytes(&self, entry: Entry) -> u64 {

@@ -11,6 +11,7 @@ mod recorded;
 mod segments;
 mod settings;
 pub mod sizes;
+mod stream_ordered;
 
 use std::collections::BTreeMap;
 
@@ -27,6 +28,7 @@ pub use recorded::{RecordedBlock, RecordedSegment, RecordedStateError, driver_pl
 pub use segments::{BlockView, SegmentView};
 pub use settings::{Problem, Settings, SettingsError, VARIABLES};
 pub use sizes::PoolKind;
+use stream_ordered::Excess;
 
 /// A handle to allocated memory. It is a plain value: dropping it frees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +72,7 @@ pub struct Allocator<D: Driver> {
     blocks: Blocks,
     pools: [Pool; 2],
     ranges: Vec<Option<Range>>,
+    excess: Excess,
     counters: Counters,
     serial: u64,
     events: Option<Vec<Event>>,
@@ -85,6 +88,7 @@ impl<D: Driver> Allocator<D> {
             blocks: Blocks::default(),
             pools: Default::default(),
             ranges: Vec::new(),
+            excess: Excess::default(),
             counters: Counters::default(),
             serial: 0,
             events: None,
@@ -102,12 +106,18 @@ impl<D: Driver> Allocator<D> {
             return Err(AllocationError::OutOfMemory { requested_bytes, situation: self.situation() });
         }
         let bytes = sizes::round(requested_bytes, self.settings.divisions.as_ref());
-        let pool = PoolKind::of(bytes);
+        let pool = self.pool_of(bytes);
         let block = match self.cached(bytes, pool) {
             Some(block) => block,
             None => self.grow(requested_bytes, bytes, pool)?,
         };
         Ok(self.hand_out(block, requested_bytes, bytes))
+    }
+
+    /// The pool of a rounded size. The stream-ordered pool is one for all sizes.
+    #[inline]
+    fn pool_of(&self, bytes: u64) -> PoolKind {
+        if self.settings.kind == AllocatorKind::CudaMallocAsync { PoolKind::Large } else { PoolKind::of(bytes) }
     }
 
     /// Takes memory back into the cache.

@@ -47,6 +47,9 @@ impl<D: Driver> Allocator<D> {
     /// What is tried when no cached block serves.
     #[cold]
     pub(super) fn grow(&mut self, requested_bytes: u64, bytes: u64, kind: PoolKind) -> Result<u32, AllocationError> {
+        if self.settings.kind == AllocatorKind::CudaMallocAsync {
+            return self.grow_pool(requested_bytes, bytes);
+        }
         self.collect_garbage();
         let attempt = match self.new_memory(bytes, kind) {
             Err(error) if is_out_of_memory(&error) && self.release_oversize(bytes, kind) => {
@@ -62,13 +65,17 @@ impl<D: Driver> Allocator<D> {
             }
             other => other,
         };
-        attempt.map_err(|error| {
-            if is_out_of_memory(&error) {
-                self.counters.num_ooms += 1;
-                return AllocationError::OutOfMemory { requested_bytes, situation: self.situation() };
-            }
-            AllocationError::Driver { requested_bytes, error, situation: self.situation() }
-        })
+        attempt.map_err(|error| self.failure(requested_bytes, error))
+    }
+
+    /// The error of an allocation that the driver refused at last.
+    pub(super) fn failure(&mut self, requested_bytes: u64, error: DriverError) -> AllocationError {
+        let situation = self.situation();
+        if is_out_of_memory(&error) {
+            self.counters.num_ooms += 1;
+            return AllocationError::OutOfMemory { requested_bytes, situation };
+        }
+        AllocationError::Driver { requested_bytes, error, situation }
     }
 
     /// Asks the driver for memory; the block that comes back is not among the free ones.
@@ -84,8 +91,8 @@ impl<D: Driver> Allocator<D> {
             });
         }
         match self.settings.kind {
-            AllocatorKind::ExpandableSegments => self.map_more(bytes, kind),
-            AllocatorKind::Native | AllocatorKind::CudaMallocAsync => self.new_segment(segment_bytes, kind),
+            AllocatorKind::ExpandableSegments | AllocatorKind::CudaMallocAsync => self.map_more(bytes, kind),
+            AllocatorKind::Native => self.new_segment(segment_bytes, kind),
         }
     }
 
@@ -134,15 +141,16 @@ impl<D: Driver> Allocator<D> {
         block.requested_bytes = requested_bytes;
         block.serial = serial;
         let (address, bytes) = (block.address, block.bytes);
-        self.counters.allocated.add(bytes);
-        self.counters.active.add(bytes);
+        let counted = if self.settings.kind == AllocatorKind::CudaMallocAsync { requested_bytes } else { bytes };
+        self.counters.allocated.add(counted);
+        self.counters.active.add(counted);
         self.counters.requested.add(requested_bytes);
         Allocation { address: Address(address), bytes, serial, block: index }
     }
 
     #[inline]
     fn splits(&self, pool: PoolKind, bytes: u64, remainder_bytes: u64) -> bool {
-        if pool == PoolKind::Small || self.settings.kind == AllocatorKind::ExpandableSegments {
+        if pool == PoolKind::Small || self.settings.kind != AllocatorKind::Native {
             return remainder_bytes >= sizes::BLOCK_UNIT_BYTES;
         }
         self.settings.most_split_bytes.is_none_or(|most| bytes < most) && remainder_bytes > LEAST_LARGE_REMAINDER_BYTES
@@ -176,7 +184,13 @@ impl<D: Driver> Allocator<D> {
         let Block { bytes, requested_bytes, previous, next, .. } = self.blocks[index];
         self.blocks[index].serial = 0;
         self.blocks[index].state = BlockState::Free;
-        self.counters.allocated.subtract(bytes);
+        let counted = if self.settings.kind == AllocatorKind::CudaMallocAsync {
+            self.excess.came_back(bytes);
+            requested_bytes
+        } else {
+            bytes
+        };
+        self.counters.allocated.subtract(counted);
         let absorbed = self.absorb(index, previous) + self.absorb(index, next);
         self.put_free(index);
         let block = self.blocks[index];
@@ -188,7 +202,7 @@ impl<D: Driver> Allocator<D> {
                 self.counters.inactive_split.subtract(absorbed - now_split);
             }
         }
-        self.counters.active.subtract(bytes);
+        self.counters.active.subtract(counted);
         self.counters.requested.subtract(requested_bytes);
     }
 
@@ -227,7 +241,7 @@ impl<D: Driver> Allocator<D> {
 
     /// Gives back every segment that nobody uses; the first failure, if any.
     pub(super) fn release_cached(&mut self) -> Option<DriverError> {
-        let mut first = None;
+        let mut first = self.release_excess();
         for kind in [PoolKind::Large, PoolKind::Small] {
             for entry in self.pool(kind).free.to_vec() {
                 let block = &self.blocks[entry.block];

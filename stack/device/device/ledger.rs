@@ -16,12 +16,21 @@ struct Tally {
     returned: u64,
 }
 
+/// The locks taken inside scopes.
+#[derive(Debug, Default)]
+struct Scoped {
+    /// Scopes that hold a lock now. A scope with an open window is always here.
+    live: HashMap<ScopeId, Tally>,
+    /// All that others took and gave back, so that the sums never fall.
+    ended: Tally,
+}
+
 /// The locks of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     unscoped_taken: AtomicU64,
     unscoped_returned: AtomicU64,
-    scoped: Mutex<HashMap<ScopeId, Tally>>,
+    scoped: Mutex<Scoped>,
 }
 
 impl Ledger {
@@ -31,51 +40,81 @@ impl Ledger {
             None => {
                 self.unscoped_taken.fetch_add(1, Ordering::SeqCst);
             }
-            Some(scope) => self.scoped().entry(scope).or_default().taken += 1,
+            Some(scope) => self.scoped().live.entry(scope).or_default().taken += 1,
         }
     }
 
-    /// Counts that lock's end, after it moved everything.
+    /// Counts that lock's end, after it moved everything and its window is closed.
     pub(crate) fn give_back(&self, scope: Option<ScopeId>) {
-        match scope {
-            None => {
-                self.unscoped_returned.fetch_add(1, Ordering::SeqCst);
-            }
-            Some(scope) => self.scoped().entry(scope).or_default().returned += 1,
+        let Some(scope) = scope else {
+            self.unscoped_returned.fetch_add(1, Ordering::SeqCst);
+            return;
+        };
+        let mut scoped = self.scoped();
+        let tally = scoped.live.entry(scope).or_default();
+        tally.returned += 1;
+        let Tally { taken, returned } = *tally;
+        if taken == returned {
+            scoped.live.remove(&scope);
+            scoped.ended.taken += taken;
+            scoped.ended.returned += returned;
         }
     }
 
-    /// Locks of others than `scope` ever taken.
+    /// Locks of others than `scope` ever taken; meaningful while `scope` holds one itself.
     pub(crate) fn foreign_taken(&self, scope: ScopeId) -> u64 {
-        let others = self.others(scope).taken;
-        others + self.unscoped_taken.load(Ordering::SeqCst)
+        self.others(scope).taken + self.unscoped_taken.load(Ordering::SeqCst)
     }
 
     /// Locks of others than `scope` that are held now.
     pub(crate) fn foreign_held(&self, scope: ScopeId) -> u64 {
         let others = self.others(scope);
-        // Read in this order, a lock that is given back in between still counts.
+        // In this order, a lock that is given back between the two reads still counts.
         let returned = self.unscoped_returned.load(Ordering::SeqCst);
         let taken = self.unscoped_taken.load(Ordering::SeqCst);
         (others.taken - others.returned) + taken.saturating_sub(returned)
     }
 
-    /// Forgets a scope that has ended. What it took and gave back is equal then.
-    pub(crate) fn forget(&self, scope: ScopeId) {
-        let mut scoped = self.scoped();
-        if scoped.get(&scope).is_some_and(|tally| tally.taken == tally.returned) {
-            scoped.remove(&scope);
-        }
-    }
-
     fn others(&self, scope: ScopeId) -> Tally {
-        self.scoped().iter().filter(|(id, _)| **id != scope).fold(Tally::default(), |sum, (_, tally)| Tally {
+        let scoped = self.scoped();
+        let live = scoped.live.iter().filter(|(id, _)| **id != scope).map(|(_, tally)| tally);
+        live.fold(scoped.ended, |sum, tally| Tally {
             taken: sum.taken + tally.taken,
             returned: sum.returned + tally.returned,
         })
     }
 
-    fn scoped(&self) -> MutexGuard<'_, HashMap<ScopeId, Tally>> {
+    fn scoped(&self) -> MutexGuard<'_, Scoped> {
         self.scoped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scopes_own_locks_are_never_foreign_to_it() {
+        let (ledger, own, other) = (Ledger::default(), ScopeId(1), ScopeId(2));
+        ledger.take(Some(own));
+        ledger.take(Some(own));
+        assert_eq!((ledger.foreign_taken(own), ledger.foreign_held(own)), (0, 0));
+        ledger.take(None);
+        ledger.take(Some(other));
+        assert_eq!((ledger.foreign_taken(own), ledger.foreign_held(own)), (2, 2));
+        assert_eq!((ledger.foreign_taken(other), ledger.foreign_held(other)), (3, 3));
+    }
+
+    #[test]
+    fn a_lock_that_came_and_went_was_still_taken() {
+        let (ledger, own, other) = (Ledger::default(), ScopeId(1), ScopeId(2));
+        ledger.take(Some(own));
+        let before = ledger.foreign_taken(own);
+        for scope in [None, Some(other)] {
+            ledger.take(scope);
+            ledger.give_back(scope);
+        }
+        assert_eq!(ledger.foreign_held(own), 0);
+        assert_eq!(ledger.foreign_taken(own), before + 2);
     }
 }

@@ -1,10 +1,12 @@
 //! What was recorded of PyTorch's allocator, run through this one and compared figure by figure.
 
+mod requests;
 mod script;
 mod trace;
 
 use serde::Serialize;
 
+pub use requests::{Request, Requests, Run, least_capacity_bytes, run_requests};
 pub use script::{Script, ScriptAction, ScriptStep, replay_script};
 pub use trace::{Trace, TraceAction, TraceComparison, TraceEvent, replay_trace};
 

@@ -1,0 +1,102 @@
+//! One model of a cache: its pieces, where they are, and who needs them.
+
+use std::sync::Arc;
+
+use super::spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
+use super::{CacheError, ModelKey};
+use crate::device::Holding;
+use crate::weights::{HostCopy, HostStore, PinCount};
+
+/// One piece of weights and, when it is on the device, its memory there.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) required: bool,
+    pub(super) holding: Option<Holding>,
+}
+
+/// One model.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: ModelKey,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) loading: Loading,
+    pub(super) compute: ComputeOn,
+    pub(super) host: Arc<HostCopy>,
+    pub(super) pins: PinCount,
+    /// The threads that hold a lock, one entry a lock.
+    pub(super) holders: Vec<u64>,
+    /// Evict it when nobody needs it any more.
+    pub(super) drop_when_idle: bool,
+    pub(super) total_bytes: u64,
+    pub(super) resident_bytes: u64,
+}
+
+impl Entry {
+    pub(super) fn new(spec: ModelSpec, store: &HostStore) -> Result<Self, CacheError> {
+        let ModelSpec { key, weights, loading, compute } = spec;
+        let (specs, host) = match weights {
+            WeightsSource::Synthetic(pieces) => (pieces, HostCopy::synthetic()),
+            WeightsSource::Safetensors { path, required_prefixes } => {
+                let host = store.open(&path)?;
+                let tensors = host.mapped().map(|mapped| mapped.tensors()).unwrap_or_default();
+                let required = |name: &str| required_prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+                let piece = |name: &str, bytes| PieceSpec { name: name.to_owned(), bytes, required: required(name) };
+                (tensors.iter().map(|span| piece(&span.name, span.bytes)).collect(), host)
+            }
+        };
+        let mut names = std::collections::HashSet::new();
+        if let Some(twice) = specs.iter().find(|piece| !names.insert(piece.name.as_str())) {
+            return Err(CacheError::DuplicatePiece { key, piece: twice.name.clone() });
+        }
+        let whole = loading == Loading::Whole;
+        let pieces: Vec<_> = specs
+            .into_iter()
+            .map(|PieceSpec { name, bytes, required }| Piece {
+                name,
+                bytes,
+                required: required || whole,
+                holding: None,
+            })
+            .collect();
+        let total_bytes = pieces.iter().map(|piece| piece.bytes).sum();
+        let (pins, holders) = (PinCount::default(), Vec::new());
+        let (drop_when_idle, resident_bytes) = (false, 0);
+        Ok(Self { key, pieces, loading, compute, host, pins, holders, drop_when_idle, total_bytes, resident_bytes })
+    }
+
+    /// What of the model is to be on the device and is not.
+    pub(super) fn missing_bytes(&self) -> u64 {
+        match self.compute {
+            ComputeOn::Device => self.total_bytes - self.resident_bytes,
+            ComputeOn::Host => 0,
+        }
+    }
+
+    /// What of its required pieces is not on the device.
+    pub(super) fn required_missing_bytes(&self) -> u64 {
+        let needed = |piece: &&Piece| piece.required && piece.holding.is_none();
+        match self.compute {
+            ComputeOn::Device => self.pieces.iter().filter(needed).map(|piece| piece.bytes).sum(),
+            ComputeOn::Host => 0,
+        }
+    }
+
+    /// All its required pieces.
+    pub(super) fn required_bytes(&self) -> u64 {
+        match self.compute {
+            ComputeOn::Device => self.pieces.iter().filter(|piece| piece.required).map(|piece| piece.bytes).sum(),
+            ComputeOn::Host => 0,
+        }
+    }
+
+    pub(super) fn is_locked(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// Whether nobody needs it: no lock, and no window that wants its host copy to stay.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_locked() && self.pins.get() == 0
+    }
+}

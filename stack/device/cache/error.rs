@@ -1,0 +1,106 @@
+//! Why the cache could not do what it was asked.
+
+use std::time::Duration;
+
+use headroom_base::Bytes;
+
+use super::ModelKey;
+use crate::allocator::{AllocationError, NotAllocated};
+use crate::driver::DriverError;
+use crate::probe::HookError;
+use crate::weights::WeightsError;
+
+/// Why a model could not be added, locked or dropped. Whatever it is, the cache is as whole as before.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// No model of this name was added.
+    #[error("the cache holds no model `{key}`; add it before it is locked")]
+    UnknownModel {
+        /// The name.
+        key: ModelKey,
+    },
+    /// A model of this name is there already, or still in use after it was dropped.
+    #[error("the cache holds a model `{key}` already; drop it and wait for its last unlock first")]
+    AlreadyAdded {
+        /// The name.
+        key: ModelKey,
+    },
+    /// Two pieces of a model have the same name.
+    #[error("model `{key}` has two pieces named `{piece}`")]
+    DuplicatePiece {
+        /// The model.
+        key: ModelKey,
+        /// The piece.
+        piece: String,
+    },
+    /// The device has too little memory for the pieces that must be on it.
+    #[error(
+        "model `{key}` needs {} more on the device: {source} (waited {waited:?} for other locks)", Bytes(*missing_bytes)
+    )]
+    OutOfMemory {
+        /// The model.
+        key: ModelKey,
+        /// What was still to be loaded when the lock began to load.
+        missing_bytes: u64,
+        /// How long the lock waited for others to end.
+        waited: Duration,
+        /// What the allocator said.
+        #[source]
+        source: AllocationError,
+    },
+    /// The allocator failed for another reason than lack of memory.
+    #[error("model `{key}`: {source}")]
+    Allocator {
+        /// The model.
+        key: ModelKey,
+        /// What the allocator said.
+        #[source]
+        source: AllocationError,
+    },
+    /// A piece that should be on the device is not held there.
+    #[error("model `{key}`: {source}")]
+    NotHeld {
+        /// The model.
+        key: ModelKey,
+        /// What the allocator said.
+        #[source]
+        source: NotAllocated,
+    },
+    /// The device's figures cannot be read, or a copy failed.
+    #[error("model `{key}`: {source}")]
+    Driver {
+        /// The model.
+        key: ModelKey,
+        /// What the driver said.
+        #[source]
+        source: DriverError,
+    },
+    /// A hook failed at a point of the cache.
+    #[error("model `{key}`: a hook failed: {source}")]
+    Hook {
+        /// The model.
+        key: ModelKey,
+        /// What it said.
+        #[source]
+        source: HookError,
+    },
+    /// The weights cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+impl CacheError {
+    /// Whether more free device memory would have helped.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. })
+    }
+
+    pub(super) fn of_allocation(key: &ModelKey, missing_bytes: u64, waited: Duration, source: AllocationError) -> Self {
+        let key = key.clone();
+        if source.is_out_of_memory() {
+            Self::OutOfMemory { key, missing_bytes, waited, source }
+        } else {
+            Self::Allocator { key, source }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The order of events when a model is locked: count, make room, warn, load; and back again when something fails.
+
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+use headroom_base::{Budget, Cap, DeviceFigures, MIB, Reclaim, budget, mutant};
+
+use super::event::Event;
+use super::state::{Slot, State};
+use super::warning::{BeyondDevice, Pressure};
+use super::{Cache, CacheError, ModelKey, Move};
+use crate::device::DeviceMemory;
+use crate::driver::DriverError;
+
+/// A shortfall up to this counts as fitting: figures are tracked in steps, and a model that is 99 % resident is far
+/// slower than one that is whole.
+pub const TOLERANCE_BYTES: u64 = MIB;
+
+/// What a lock came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockReport {
+    /// The budget when it was decided what to load, with the effective working memory in it.
+    pub budget: Budget,
+    /// What was moved off, in order; a model that went piece by piece stands once.
+    pub moves: Vec<Move>,
+    /// Bytes of the model that went up.
+    pub loaded_bytes: u64,
+    /// Bytes of the model on the device.
+    pub resident_bytes: u64,
+    /// Bytes of the model that are not on the device.
+    pub missing_bytes: u64,
+    /// Set where more was asked than the device has.
+    pub beyond_device: Option<BeyondDevice>,
+    /// Set where the budget was negative although everything unlocked was gone.
+    pub pressure: Option<Pressure>,
+    /// How long it waited for other locks.
+    pub waited: Duration,
+}
+
+/// What a lock asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// Working memory, the measuring allowance included.
+    pub(super) asked_bytes: Option<u64>,
+    /// Whether a window is to be measured.
+    pub(super) measured: bool,
+    /// The thread that locks.
+    pub(super) thread: u64,
+}
+
+/// A lock under way. It holds the cache, except while it waits.
+pub(super) struct Locking<'a> {
+    pub(super) cache: &'a Cache,
+    /// Present except in the middle of a wait.
+    pub(super) state: Option<MutexGuard<'a, State>>,
+    pub(super) slot: Slot,
+    pub(super) key: ModelKey,
+    pub(super) request: Request,
+    pub(super) events: Vec<Event>,
+    pub(super) moves: Vec<Move>,
+    pub(super) loaded_bytes: u64,
+    pub(super) beyond_device: Option<BeyondDevice>,
+    pub(super) pressure: Option<Pressure>,
+    pub(super) waited: Duration,
+    pub(super) told_waiting: bool,
+    /// When waiting ends; set by the first wait.
+    pub(super) deadline: Option<Instant>,
+    /// The device's figures when they were last looked at.
+    pub(super) figures: DeviceFigures,
+}
+
+impl<'a> Locking<'a> {
+    /// A lock that is about to look at the device for the first time.
+    pub(super) fn new(
+        cache: &'a Cache,
+        state: MutexGuard<'a, State>,
+        slot: Slot,
+        key: ModelKey,
+        request: Request,
+    ) -> Self {
+        let figures = DeviceFigures {
+            total_bytes: 0,
+            driver_free_bytes: 0,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            inactive_split_bytes: 0,
+            reclaim: Reclaim::NoCounters,
+        };
+        Self {
+            cache,
+            state: Some(state),
+            slot,
+            key,
+            request,
+            events: Vec::new(),
+            moves: Vec::new(),
+            loaded_bytes: 0,
+            beyond_device: None,
+            pressure: None,
+            waited: Duration::ZERO,
+            told_waiting: false,
+            deadline: None,
+            figures,
+        }
+    }
+
+    pub(super) fn state(&mut self) -> &mut State {
+        self.state.as_mut().expect("the cache is held except in a wait")
+    }
+
+    /// Everything between counting the lock and the end of loading.
+    pub(super) fn run(&mut self) -> Result<LockReport, CacheError> {
+        let mut budget = self.budget()?;
+        if self.beyond_the_device(&budget) {
+            budget = self.budget()?;
+        }
+        let clears = mutant!(
+            "calibration_offload_outside_calibration",
+            "every ordinary lock empties the device of all other models",
+            right: self.request.measured,
+            wrong: true,
+        );
+        if clears {
+            self.clear_the_device()?;
+            budget = self.budget()?;
+        }
+        loop {
+            let missing_bytes = self.entry_missing();
+            if missing_bytes == 0 && budget.budget_bytes >= 0 {
+                self.passed();
+                return Ok(self.report(budget));
+            }
+            budget = self.make_room(budget)?;
+            let short = budget.budget_bytes < 0;
+            if short {
+                self.warn(&budget);
+                self.offload_own(&budget)?;
+                budget = self.budget()?;
+            } else {
+                self.passed();
+            }
+            if !self.waits(&budget) || !self.wait(&budget) {
+                self.load(&budget)?;
+                return Ok(self.report(budget));
+            }
+            budget = self.budget()?;
+        }
+    }
+
+    /// A model that computes on the host needs nothing of the device.
+    pub(super) fn on_host(&mut self) -> Result<LockReport, CacheError> {
+        let budget = self.budget()?;
+        Ok(self.report(budget))
+    }
+
+    fn entry_missing(&mut self) -> u64 {
+        let slot = self.slot;
+        self.state().entry(slot).missing_bytes()
+    }
+
+    /// The budget at this moment.
+    pub(super) fn budget(&mut self) -> Result<Budget, CacheError> {
+        self.figures = self.cache.figures().map_err(|source| self.driver_error(source))?;
+        let figures = self.figures;
+        let settings = self.cache.settings();
+        Ok(budget(&figures, self.request.asked_bytes, settings.floor_bytes, settings.cap))
+    }
+
+    /// The budget from inside a change of the device's memory.
+    pub(super) fn budget_of(cache: &Cache, request: &Request, memory: &mut dyn DeviceMemory) -> Option<Budget> {
+        let settings = cache.settings();
+        let figures = memory.figures().ok()?;
+        Some(budget(&figures, request.asked_bytes, settings.floor_bytes, settings.cap))
+    }
+
+    pub(super) fn driver_error(&self, source: DriverError) -> CacheError {
+        CacheError::Driver { key: self.key.clone(), source }
+    }
+
+    /// A request that no state of this device could satisfy is not pursued: it says nothing of how much would be
+    /// enough, so the lock keeps the floor free, as if nothing had been asked.
+    fn beyond_the_device(&mut self, budget: &Budget) -> bool {
+        let Some(asked_bytes) = self.request.asked_bytes else { return false };
+        let floor_bytes = self.cache.settings().floor_bytes;
+        if budget.working_bytes <= floor_bytes {
+            return false;
+        }
+        let limit = match self.cache.settings().cap {
+            Cap::Unlimited => self.figures.total_bytes,
+            Cap::Bytes(cap_bytes) => cap_bytes.min(self.figures.total_bytes),
+        };
+        let slot = self.slot;
+        let most_bytes = limit.saturating_sub(self.state().entry(slot).required_bytes());
+        if asked_bytes <= most_bytes {
+            return false;
+        }
+        let key = self.key.clone();
+        let beyond = BeyondDevice { key, asked_bytes, most_bytes, working_bytes: floor_bytes };
+        if self.state().said.beyond(&beyond.key, asked_bytes) {
+            tracing::warn!("{beyond}");
+        }
+        self.events.push(Event::BeyondDevice(beyond.clone()));
+        self.beyond_device = Some(beyond);
+        self.request.asked_bytes = mutant!(
+            "impossible_request_pursued",
+            "everything is moved off for working memory that the device could never give",
+            right: None,
+            wrong: Some(asked_bytes),
+        );
+        true
+    }
+
+    /// Says once that there is too little, naming what is still there.
+    fn warn(&mut self, budget: &Budget) {
+        let working_bytes = mutant!(
+            "warning_prints_what_was_asked",
+            "people look for a small request while the floor holds the memory",
+            right: budget.working_bytes,
+            wrong: self.request.asked_bytes.unwrap_or(0),
+        );
+        let key = self.key.clone();
+        let resident = self.state().resident();
+        let pressure = Pressure { key, working_bytes, budget_bytes: budget.budget_bytes, resident };
+        let news = self.pressure.is_none() && self.state().said.pressure(&pressure.key, budget.working_bytes);
+        if news {
+            mutant!(
+                "warning_left_out",
+                "a model that runs slowly from host memory gives people no hint why",
+                right: tracing::warn!("{pressure}"),
+                wrong: (),
+            );
+            self.events.push(Event::Pressure(pressure.clone()));
+        }
+        self.pressure = Some(pressure);
+    }
+
+    fn passed(&mut self) {
+        let Self { state, key, .. } = self;
+        if let Some(state) = state {
+            state.said.passed(key);
+        }
+    }
+
+    fn report(&mut self, budget: Budget) -> LockReport {
+        let slot = self.slot;
+        let entry = self.state().entry(slot);
+        let (resident_bytes, missing_bytes) = (entry.resident_bytes, entry.missing_bytes());
+        LockReport {
+            budget,
+            moves: std::mem::take(&mut self.moves),
+            loaded_bytes: self.loaded_bytes,
+            resident_bytes,
+            missing_bytes,
+            beyond_device: self.beyond_device.take(),
+            pressure: self.pressure.take(),
+            waited: self.waited,
+        }
+    }
+}
+
+/// Whether counters show, before the cache is emptied, what emptying it would give back.
+pub(super) fn shows_what_can_be_given_back(reclaim: Reclaim) -> bool {
+    match reclaim {
+        Reclaim::WholeSegments | Reclaim::Pool => true,
+        Reclaim::Indistinguishable | Reclaim::NoCounters => false,
+    }
+}

@@ -1,0 +1,379 @@
+//! Models on one device within a budget: who is resident, who is in use, and what goes when room is needed.
+//!
+//! All of a cache's state is under one lock, which is held while models move. Locks are always taken in the order
+//! cache, device, and observers are called with neither held, so nothing here can wait in a ring.
+
+mod entry;
+mod error;
+mod event;
+mod guard;
+mod key;
+mod load;
+mod lock;
+mod offload;
+mod room;
+mod spec;
+mod state;
+mod view;
+mod warning;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use headroom_base::{Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, mutant};
+
+use crate::device::Device;
+use crate::driver::DriverError;
+use crate::probe::{HookError, Registration, Scope, current, thread_number};
+use crate::weights::{HostPin, HostStore};
+use entry::Entry;
+pub use error::CacheError;
+pub use event::{Event, Observer};
+use guard::GuardParts;
+pub use guard::{LockedModel, Unlocked};
+pub use key::ModelKey;
+pub use lock::{LockReport, TOLERANCE_BYTES};
+use lock::{Locking, Request};
+pub use spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
+use state::{Slot, State};
+pub use view::{ModelView, NotReconciled};
+pub use warning::{BeyondDevice, Pressure, Resident};
+
+/// What can be set about a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// Working memory that every lock keeps free at least.
+    pub floor_bytes: u64,
+    /// A limit on what the cache may use, working memory included.
+    pub cap: Cap,
+    /// How long a lock waits for others to end when the pieces it cannot do without have no room.
+    pub wait_for_room: Duration,
+}
+
+impl Default for CacheSettings {
+    /// 3 GiB of working memory, no cap, and half a minute: longer than a decode, shorter than anybody's patience.
+    fn default() -> Self {
+        let wait_for_room = Duration::from_secs(30);
+        Self { floor_bytes: DEFAULT_DEVICE_WORKING_BYTES, cap: Cap::Unlimited, wait_for_room }
+    }
+}
+
+/// Bytes of one model that a lock moved to host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The model.
+    pub key: ModelKey,
+    /// How much of it.
+    pub bytes: u64,
+    /// What of it stayed.
+    pub remaining_bytes: u64,
+}
+
+/// What became of a model that was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dropped {
+    /// It is gone.
+    Now,
+    /// It is in use, and goes with its last lock or window.
+    WhenIdle,
+}
+
+struct Inner {
+    device: Device,
+    settings: CacheSettings,
+    store: Arc<HostStore>,
+    state: Mutex<State>,
+    changed: Condvar,
+    observers: RwLock<Vec<Arc<dyn Observer>>>,
+}
+
+/// The models of one device. Clones are the same cache.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("device", self.device()).field("models", &self.models()).finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// An empty cache of `device`, sharing host copies with the process's other caches.
+    pub fn new(device: Device, settings: CacheSettings) -> Self {
+        Self::with_store(device, settings, Arc::clone(HostStore::shared()))
+    }
+
+    /// An empty cache that shares host copies with the users of `store`.
+    pub fn with_store(device: Device, settings: CacheSettings, store: Arc<HostStore>) -> Self {
+        let (state, changed, observers) = (Mutex::default(), Condvar::new(), RwLock::default());
+        Self { inner: Arc::new(Inner { device, settings, store, state, changed, observers }) }
+    }
+
+    /// The device it serves.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &CacheSettings {
+        &self.inner.settings
+    }
+
+    /// Tells `observer` what happens from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.inner.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+    }
+
+    /// Adds a model, in host memory. Nothing of it goes to the device before it is locked.
+    ///
+    /// # Errors
+    /// [`CacheError::AlreadyAdded`], [`CacheError::DuplicatePiece`], or [`CacheError::Weights`] when its file cannot be
+    /// used.
+    pub fn add(&self, spec: ModelSpec) -> Result<(), CacheError> {
+        let entry = Entry::new(spec, &self.inner.store)?;
+        let mut state = self.state();
+        if state.find(&entry.key).is_some() {
+            return Err(CacheError::AlreadyAdded { key: entry.key });
+        }
+        state.insert(entry);
+        Ok(())
+    }
+
+    /// Locks a model for an operation that needs `working_bytes` beyond weights, and loads what the budget allows.
+    ///
+    /// In a calibration scope, a lock that states its working memory asks for the scope's allowance as well and opens
+    /// a window. Stating none keeps the floor free.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownModel`]; [`CacheError::OutOfMemory`] when the pieces that must be on the device do not fit;
+    /// otherwise what the driver, the allocator or a hook said. The lock is not counted then, no bytes that it loaded
+    /// are left, and a model that nobody else uses is in host memory, whole.
+    pub fn lock(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
+        let scope = current();
+        if scope.is_none() {
+            mutant!(
+                "idle_scope_does_work",
+                "every lock of a busy server asks the driver although nobody measures",
+                right: (),
+                wrong: drop(self.device().process_bytes()),
+            );
+        }
+        self.lock_in(key, working_bytes, scope.as_ref())
+    }
+
+    /// Drops a model: now, or with its last lock where it is in use.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownModel`].
+    pub fn drop_model(&self, key: &ModelKey) -> Result<Dropped, CacheError> {
+        let mut events = Vec::new();
+        let mut state = self.state();
+        let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
+        let entry = state.entry_mut(slot);
+        if !std::mem::replace(&mut entry.drop_when_idle, true) {
+            state.drops_due += 1;
+        }
+        let gone = self.evict_due(&mut state, &mut events);
+        drop(state);
+        // A failed observer has marked the open windows; the model is dropped all the same.
+        let _ = self.tell(events);
+        Ok(if gone.contains(key) { Dropped::Now } else { Dropped::WhenIdle })
+    }
+
+    /// Moves every model that nobody uses to host memory and empties the allocator's cache. Returns the bytes moved.
+    ///
+    /// # Errors
+    /// What the driver said. What could be moved was.
+    pub fn offload_unlocked(&self) -> Result<u64, CacheError> {
+        let mut state = self.state();
+        let mut bytes = 0;
+        let mut events = Vec::new();
+        let mut failure = None;
+        for slot in state.candidates(Slot::MAX) {
+            let key = state.entry(slot).key.clone();
+            match self.offload_pieces(&mut state, slot, offload::Amount::All) {
+                Ok(moved) => {
+                    bytes += moved;
+                    events.push(Event::Offloaded { key, bytes: moved, remaining_bytes: 0 });
+                }
+                Err(error) => failure = failure.or(Some(error.of(&key))),
+            }
+        }
+        drop(state);
+        if bytes > 0 {
+            // Whatever stays cached is still credited to the next budget.
+            let _ = self.device().empty_cache();
+        }
+        let _ = self.tell(events);
+        failure.map_or(Ok(bytes), Err)
+    }
+
+    fn lock_in(
+        &self,
+        key: &ModelKey,
+        working_bytes: Option<u64>,
+        scope: Option<&Scope>,
+    ) -> Result<LockedModel, CacheError> {
+        let scope_id = scope.map(Scope::id);
+        // Counted before anything moves, so that a window that sees its effects also sees the lock.
+        self.device().ledger().take(scope_id);
+        let outcome = self.lock_counted(key, working_bytes, scope);
+        if outcome.is_err() {
+            self.device().ledger().give_back(scope_id);
+        }
+        outcome
+    }
+
+    fn lock_counted(
+        &self,
+        key: &ModelKey,
+        working_bytes: Option<u64>,
+        scope: Option<&Scope>,
+    ) -> Result<LockedModel, CacheError> {
+        let thread = thread_number();
+        let mut state = self.state();
+        let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
+        let entry = state.entry_mut(slot);
+        entry.holders.push(thread);
+        let (key, compute) = (entry.key.clone(), entry.compute);
+        let measured = scope.filter(|_| compute == ComputeOn::Device).zip(working_bytes);
+        let allowance_bytes = measured.map_or(0, |(scope, _)| scope.allowance_bytes());
+        let asked_bytes = working_bytes.map(|bytes| bytes.saturating_add(allowance_bytes));
+        let request = Request { asked_bytes, measured: measured.is_some(), thread };
+        let mut locking = Locking::new(self, state, slot, key, request);
+        let outcome = if compute == ComputeOn::Host { locking.on_host() } else { locking.run() };
+        let (outcome, key) = self.finish_lock(locking, outcome);
+        let report = outcome?;
+        let missing_bytes = report.missing_bytes;
+        let scope_id = scope.map(Scope::id);
+        let mut guard = LockedModel::new(
+            self.clone(),
+            GuardParts { slot, key: key.clone(), compute, thread, scope: scope_id, report },
+        );
+        if let Some(scope) = scope {
+            self.pin_for_open_windows(scope, slot);
+        }
+        if let Some((scope, estimate_bytes)) = measured {
+            let pins = self.pin_locked();
+            guard.set_window(Registration::open(self.device(), scope, &key, estimate_bytes, missing_bytes, pins));
+        }
+        Ok(guard)
+    }
+
+    /// Takes the lock's count back where it failed, and tells what happened.
+    fn finish_lock(
+        &self,
+        mut locking: Locking<'_>,
+        outcome: Result<LockReport, CacheError>,
+    ) -> (Result<LockReport, CacheError>, ModelKey) {
+        let (slot, thread) = (locking.slot, locking.request.thread);
+        let entry = locking.state().entry_mut(slot);
+        let locks = entry.holders.len();
+        if outcome.is_err() {
+            if let Some(position) = entry.holders.iter().rposition(|holder| *holder == thread) {
+                entry.holders.remove(position);
+            }
+            locking.state().unlocks += 1;
+        }
+        let (key, mut events) = (locking.key, locking.events);
+        if self.is_observed() {
+            events.push(match &outcome {
+                Ok(LockReport { budget, missing_bytes, .. }) => {
+                    Event::Locked { key: key.clone(), locks, budget: *budget, missing_bytes: *missing_bytes }
+                }
+                Err(error) => Event::LockFailed { key: key.clone(), error: error.to_string() },
+            });
+        }
+        if let Some(mut state) = locking.state
+            && outcome.is_err()
+        {
+            if state.drops_due > 0 {
+                self.evict_due(&mut state, &mut events);
+            }
+            self.changed().notify_all();
+        }
+        // A failed observer has marked the open windows; the lock stands.
+        let _ = self.tell(events);
+        (outcome, key)
+    }
+
+    /// A model that is locked beside open windows of the same scope stays in host memory until they close.
+    fn pin_for_open_windows(&self, scope: &Scope, slot: Slot) {
+        let state = self.state();
+        let entry = state.entry(slot);
+        self.device().core().windows.pin(scope.id(), || entry.pins.pin(&entry.host));
+    }
+
+    /// Pins of every model that is locked now, for a window that is about to open.
+    fn pin_locked(&self) -> Vec<HostPin> {
+        let state = self.state();
+        let locked = state.entries().filter(|(_, entry)| entry.is_locked());
+        locked.map(|(_, entry)| entry.pins.pin(&entry.host)).collect()
+    }
+
+    /// Evicts what was dropped and is idle. Returns whose.
+    fn evict_due(&self, state: &mut State, events: &mut Vec<Event>) -> Vec<ModelKey> {
+        let due = |entry: &Entry| entry.drop_when_idle && entry.is_idle();
+        let slots: Vec<_> = state.entries().filter(|(_, entry)| due(entry)).map(|(slot, _)| slot).collect();
+        let mut gone = Vec::new();
+        for slot in slots {
+            let Some(mut entry) = state.remove(slot) else { continue };
+            let device_bytes = entry.resident_bytes;
+            if device_bytes > 0 {
+                self.device().change(|memory| load::free_all(&mut entry, memory));
+            }
+            events.push(Event::Evicted { key: entry.key.clone(), device_bytes });
+            gone.push(entry.key);
+        }
+        gone
+    }
+
+    /// The figures of this cache's own device.
+    fn figures(&self) -> Result<DeviceFigures, DriverError> {
+        mutant!(
+            "wrong_device_read",
+            "the figures of an idle device are taken for this one's, and nothing is moved off",
+            right: self.device().figures(),
+            wrong: self.device().another().figures(),
+        )
+    }
+
+    /// Tells the observers. One that fails, or panics, makes the device's open windows invalid.
+    fn tell(&self, events: Vec<Event>) -> Result<(), HookError> {
+        if events.is_empty() || !self.is_observed() {
+            return Ok(());
+        }
+        let observers = self.inner.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut outcome = Ok(());
+        for event in &events {
+            for observer in &observers {
+                let told = crate::probe::guarded(|| observer.event(event));
+                if let Err(error) = &told {
+                    self.device().core().windows.fail_all(&error.0);
+                }
+                outcome = outcome.and(told);
+            }
+        }
+        outcome
+    }
+
+    fn is_observed(&self) -> bool {
+        !self.inner.observers.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn changed(&self) -> &Condvar {
+        &self.inner.changed
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+        let waited = self.inner.changed.wait_timeout(state, at_most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The state is whole at every point where a panic could leave it, so a poisoned lock is taken as it is.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,184 @@
+//! Making room for a lock: other models first, smallest first, and no more of them than needed.
+
+use std::time::Instant;
+
+use headroom_base::{Budget, Reclaim, mutant};
+
+use super::event::Event;
+use super::lock::{Locking, TOLERANCE_BYTES, shows_what_can_be_given_back};
+use super::offload::Amount;
+use super::spec::Loading;
+use super::state::Slot;
+use super::{CacheError, Move};
+
+impl Locking<'_> {
+    /// Inside a calibration: every other unlocked model goes, whole, so that the measured one ends fully resident.
+    pub(super) fn clear_the_device(&mut self) -> Result<(), CacheError> {
+        let own = self.slot;
+        let enough = mutant!(
+            "calibration_offload_off",
+            "the measured model ends partly resident and its window cannot count",
+            right: false,
+            wrong: true,
+        );
+        let candidates = if enough { Vec::new() } else { self.state().candidates(own) };
+        for slot in &candidates {
+            let amount = mutant!(
+                "calibration_offload_splits",
+                "what is left of the others keeps the measured model from being fully resident",
+                right: Amount::All,
+                wrong: Amount::AtLeast(self.state().entry(*slot).resident_bytes / 2),
+            );
+            self.offload(*slot, amount)?;
+        }
+        if candidates.is_empty() { Ok(()) } else { self.empty_cache() }
+    }
+
+    /// Moves unlocked models off, smallest first, until the budget holds what the model lacks. Returns the budget then.
+    pub(super) fn make_room(&mut self, mut budget: Budget) -> Result<Budget, CacheError> {
+        let own = self.slot;
+        let missing_bytes = self.state().entry(own).missing_bytes();
+        let ignored = mutant!(
+            "working_memory_ignored_when_nothing_is_missing",
+            "a model that is resident already runs without the memory that its operation needs",
+            right: false,
+            wrong: missing_bytes == 0,
+        );
+        if ignored {
+            return Ok(budget);
+        }
+        let reclaim = self.figures.reclaim;
+        let shown = shows_what_can_be_given_back(reclaim);
+        if reclaim == Reclaim::Indistinguishable && short_bytes(&budget, missing_bytes) > 0 {
+            // No counter tells what can be given back, so it is given back before anybody is moved off for it.
+            self.empty_cache()?;
+            budget = self.budget()?;
+        }
+        let mut moved = false;
+        for slot in self.state().candidates(own) {
+            while self.state().entry(slot).resident_bytes > 0 {
+                let short = mutant!(
+                    "offload_never_stops_early",
+                    "every other model is moved off for a lock that needed the smallest of them",
+                    right: short_bytes(&budget, missing_bytes),
+                    wrong: u64::MAX,
+                );
+                if short == 0 {
+                    break;
+                }
+                self.offload(slot, Amount::AtLeast(short))?;
+                moved = true;
+                if !shown {
+                    self.empty_cache()?;
+                }
+                budget = self.budget()?;
+            }
+        }
+        if moved && shown {
+            self.empty_cache()?;
+            budget = self.budget()?;
+        }
+        Ok(budget)
+    }
+
+    /// The last resort: the model being locked itself, except for the pieces that it needs and would load again.
+    pub(super) fn offload_own(&mut self, budget: &Budget) -> Result<(), CacheError> {
+        let own = self.slot;
+        let entry = self.state().entry(own);
+        // Whoever else holds a lock on it is running with its pieces.
+        if entry.holders.len() > 1 || entry.loading == Loading::Whole || entry.resident_bytes == 0 {
+            return Ok(());
+        }
+        self.offload(own, Amount::OptionalAtLeast(budget.budget_bytes.unsigned_abs()))?;
+        self.empty_cache()
+    }
+
+    /// Whether the pieces that must be on the device have to wait for other locks to end.
+    pub(super) fn waits(&mut self, budget: &Budget) -> bool {
+        let (own, thread) = (self.slot, self.request.thread);
+        let needed = self.state().entry(own).required_missing_bytes();
+        let room = i128::from(budget.before_working_bytes) + i128::from(TOLERANCE_BYTES);
+        i128::from(needed) > room && self.state().somebody_may_make_room(own, thread)
+    }
+
+    /// Waits until some lock ends; false when the time is up or nobody can make room any more.
+    ///
+    /// It cannot wait for itself: a lock waits only while a thread that does not wait holds another model's bytes, so
+    /// the last one to come finds nobody and goes on; and never beyond the deadline.
+    pub(super) fn wait(&mut self, budget: &Budget) -> bool {
+        let started = Instant::now();
+        let wait_for_room = self.cache.settings().wait_for_room;
+        let deadline = *self.deadline.get_or_insert_with(|| started + wait_for_room);
+        let at_most = deadline.saturating_duration_since(started);
+        if at_most.is_zero() {
+            return false;
+        }
+        let unlocks = self.state().unlocks;
+        if !self.told_waiting {
+            self.told_waiting = true;
+            let needed_bytes = budget_needed(self);
+            let room_bytes = budget.before_working_bytes;
+            self.events.push(Event::WaitingForRoom { key: self.key.clone(), needed_bytes, room_bytes, at_most });
+            self.tell_meanwhile();
+        }
+        let thread = self.request.thread;
+        self.state().waiting.push(thread);
+        let (own, cache) = (self.slot, self.cache);
+        let waits = self.state().unlocks == unlocks && self.state().somebody_may_make_room(own, thread);
+        if waits && let Some(state) = self.state.take() {
+            self.state = Some(cache.wait(state, at_most));
+        }
+        let moved_on = self.state().unlocks != unlocks;
+        self.state().waiting.retain(|waiting| *waiting != thread);
+        self.waited += started.elapsed();
+        waits || moved_on
+    }
+
+    /// Tells what happened so far with the cache let go, so that people see that a lock waits while it does.
+    fn tell_meanwhile(&mut self) {
+        if !self.cache.is_observed() {
+            return;
+        }
+        let events = std::mem::take(&mut self.events);
+        drop(self.state.take());
+        // A failed observer has marked the open windows; the lock itself goes on.
+        let _ = self.cache.tell(events);
+        self.state = Some(self.cache.state());
+    }
+
+    /// Moves a model's pieces to host memory and remembers the move.
+    pub(super) fn offload(&mut self, slot: Slot, amount: Amount) -> Result<(), CacheError> {
+        let cache = self.cache;
+        let key = self.key.clone();
+        let state = self.state.as_mut().expect("the cache is held except in a wait");
+        let bytes = cache.offload_pieces(state, slot, amount).map_err(|error| error.of(&key))?;
+        let entry = state.entry(slot);
+        let remaining_bytes = entry.resident_bytes;
+        match self.moves.last_mut().filter(|last| last.key == entry.key) {
+            Some(last) => {
+                last.bytes += bytes;
+                last.remaining_bytes = remaining_bytes;
+            }
+            None => self.moves.push(Move { key: entry.key.clone(), bytes, remaining_bytes }),
+        }
+        self.events.push(Event::Offloaded { key: entry.key.clone(), bytes, remaining_bytes });
+        Ok(())
+    }
+
+    pub(super) fn empty_cache(&self) -> Result<(), CacheError> {
+        let emptied = self.cache.device().empty_cache();
+        emptied.map_err(|source| CacheError::Allocator { key: self.key.clone(), source })
+    }
+}
+
+/// The bytes that a lock must have on the device.
+fn budget_needed(locking: &mut Locking<'_>) -> u64 {
+    let own = locking.slot;
+    locking.state().entry(own).required_missing_bytes()
+}
+
+/// How much the budget lacks for `missing_bytes`.
+fn short_bytes(budget: &Budget, missing_bytes: u64) -> u64 {
+    let short = i128::from(missing_bytes) - i128::from(budget.budget_bytes);
+    u64::try_from(short.max(0)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,120 @@
+//! The recordings as scripts and traces that can be replayed.
+
+use std::path::PathBuf;
+
+use headroom_base::GIB;
+use headroom_device::Settings;
+use headroom_device::allocator::{EventKind, PoolKind, RecordedBlock, RecordedSegment};
+use headroom_device::driver::Address;
+use headroom_device::replay::{RecordedCounters, Script, ScriptAction, ScriptStep, Trace, TraceAction, TraceEvent};
+use headroom_reports::recordings::{self, Recording, Scenario, ScenarioAction, TraceRecording, TraceSegment};
+
+/// The H200 they were recorded on has 143,155.9 MiB; no recording comes near it.
+pub(crate) const DEVICE_BYTES: u64 = 139 * GIB;
+
+pub(crate) fn recorded(name: &str) -> Vec<Recording> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/h200").join(name);
+    recordings::read(&path).unwrap()
+}
+
+pub(crate) fn scripts(name: &str) -> Vec<Script> {
+    recorded(name)
+        .into_iter()
+        .map(|recording| match recording {
+            Recording::Scenario(scenario) => script(&scenario),
+            Recording::Trace(_) => panic!("{name} holds a trace"),
+        })
+        .collect()
+}
+
+pub(crate) fn trace_recordings(name: &str) -> Vec<TraceRecording> {
+    recorded(name)
+        .into_iter()
+        .map(|recording| match recording {
+            Recording::Trace(recording) => recording,
+            Recording::Scenario(_) => panic!("{name} holds a scenario"),
+        })
+        .collect()
+}
+
+pub(crate) fn script(scenario: &Scenario) -> Script {
+    let steps = scenario.steps.iter().map(|step| {
+        let counter = |name| scenario.counter(step, name).unwrap();
+        let action = match step.action {
+            ScenarioAction::Alloc { id, bytes, succeeded, address } => {
+                let address = address.filter(|_| succeeded).map(Address);
+                ScriptAction::Allocate { id, bytes, address }
+            }
+            ScenarioAction::Free { id } => ScriptAction::Free { id },
+            ScenarioAction::EmptyCache => ScriptAction::EmptyCache,
+            ScenarioAction::FreeAll => ScriptAction::FreeAll,
+        };
+        let counters = RecordedCounters {
+            allocated: counter("allocated"),
+            reserved: counter("reserved"),
+            inactive_split: counter("inactive_split"),
+            active: counter("active"),
+            requested: counter("requested"),
+            segments: counter("segments"),
+            num_alloc_retries: counter("retries"),
+            num_ooms: counter("ooms"),
+        };
+        ScriptStep { action, counters }
+    });
+    Script {
+        settings: Settings::parse("allocator_conf", &scenario.allocator_conf).unwrap(),
+        limit_bytes: scenario.limit_bytes,
+        segments: scenario.new_segments.iter().map(|&(address, bytes)| (Address(address), bytes)).collect(),
+        steps: steps.collect(),
+    }
+}
+
+pub(crate) fn trace(recording: &TraceRecording) -> Trace {
+    let events = recording.events.iter().map(|(action, address, bytes)| {
+        let action = match action.as_str() {
+            "alloc" => TraceAction::Alloc,
+            "free_requested" => TraceAction::FreeRequested,
+            "free_completed" => TraceAction::FreeCompleted,
+            "segment_alloc" => TraceAction::Segment(EventKind::SegmentAlloc),
+            "segment_free" => TraceAction::Segment(EventKind::SegmentFree),
+            "segment_map" => TraceAction::Segment(EventKind::SegmentMap),
+            "segment_unmap" => TraceAction::Segment(EventKind::SegmentUnmap),
+            "oom" => TraceAction::OutOfMemory,
+            _ => TraceAction::Other,
+        };
+        TraceEvent { action, address: Address(*address), bytes: *bytes }
+    });
+    let after = recording.after;
+    Trace {
+        settings: Settings::of_kind(recording.allocator),
+        limit_bytes: None,
+        start: recording.start.iter().map(segment).collect(),
+        events: events.collect(),
+        after: RecordedCounters {
+            allocated: after.allocated,
+            reserved: after.reserved,
+            inactive_split: after.inactive_split,
+            active: after.active,
+            requested: after.requested,
+            segments: after.segments,
+            num_alloc_retries: after.retries,
+            num_ooms: after.ooms,
+        },
+        peak_allocated: after.peak_allocated,
+        peak_reserved: after.peak_reserved,
+        peak_active: after.peak_active,
+    }
+}
+
+pub(crate) fn segment(segment: &TraceSegment) -> RecordedSegment {
+    let blocks = segment.blocks.iter().map(|block| RecordedBlock {
+        bytes: block.bytes,
+        requested_bytes: (block.state != "inactive").then_some(block.requested_bytes),
+    });
+    RecordedSegment {
+        address: Address(segment.address),
+        pool: if segment.segment_type == "small" { PoolKind::Small } else { PoolKind::Large },
+        is_expandable: segment.is_expandable,
+        blocks: blocks.collect(),
+    }
+}
