@@ -4,6 +4,7 @@ use headroom_base::{Case, DType, Extent, Operation};
 use headroom_family::Architecture;
 
 use super::autoencoder_kl::ImageAutoencoder;
+use super::causal::VideoAutoencoder;
 use super::execution::Execution;
 use super::layers::Pieces;
 use super::program::{Piece, Program};
@@ -56,6 +57,9 @@ pub fn program(architecture: &Architecture, case: &Case, execution: &Execution) 
         Architecture::AutoencoderKlFlux2(numbers) => {
             image(&ImageAutoencoder::from(numbers), architecture, case, recorder)
         }
+        Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
+            video(&VideoAutoencoder::from(numbers), architecture, case, recorder)
+        }
         _ => Err(Unsupported::Operation {
             architecture: architecture.kind(),
             operation: case.operation,
@@ -71,6 +75,9 @@ pub fn weights(architecture: &Architecture, dtype: DType) -> Vec<Piece> {
     match architecture {
         Architecture::AutoencoderKl(numbers) => ImageAutoencoder::from(numbers).parameters(&mut pieces),
         Architecture::AutoencoderKlFlux2(numbers) => ImageAutoencoder::from(numbers).parameters(&mut pieces),
+        Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
+            VideoAutoencoder::from(numbers).parameters(&mut pieces);
+        }
         _ => {}
     }
     pieces.into_list()
@@ -125,6 +132,50 @@ fn image(
                 None => encode(&pixels),
             };
             recorder.distribution(moments)
+        }
+        operation => {
+            return Err(Unsupported::Operation {
+                architecture: architecture.kind(),
+                operation,
+                supported: "vae_decode, vae_encode",
+            });
+        }
+    };
+    let program = recorder.finish(*case);
+    drop(output);
+    Ok(program)
+}
+
+fn video(
+    model: &VideoAutoencoder,
+    architecture: &Architecture,
+    case: &Case,
+    recorder: Recorder,
+) -> Result<Program, Unsupported> {
+    let [width, height, frames] = pixels(architecture, case)?;
+    if (frames - 1) % model.frame_scale != 0 {
+        return Err(Unsupported::Extent {
+            architecture: architecture.kind(),
+            case: *case,
+            supported: format!("one frame and any number of groups of {} more", model.frame_scale),
+        });
+    }
+    if case.tiling.is_some() {
+        return Err(Unsupported::Tiling { architecture: architecture.kind(), operation: case.operation });
+    }
+    let batch = u64::from(case.batch);
+    let scale = model.scale;
+    let output = match case.operation {
+        Operation::VaeDecode => {
+            let latent_frames = (frames - 1) / model.frame_scale + 1;
+            let sizes = [batch, model.latent_channels, latent_frames, height / scale, width / scale];
+            let latents = recorder.input("latents", &sizes, recorder.element());
+            vec![model.decode(&recorder, &latents)]
+        }
+        Operation::VaeEncode => {
+            let sizes = [batch, model.image_channels, frames, height, width];
+            let pixels = recorder.input("pixels", &sizes, recorder.element());
+            recorder.distribution(model.encode(&recorder, &pixels))
         }
         operation => {
             return Err(Unsupported::Operation {

@@ -7,7 +7,7 @@ impl Recorder {
     pub(super) fn distribution(&self, moments: Tensor) -> Vec<Tensor> {
         let half = moments.size(1) / 2;
         let log_variance = self.map(&moments.narrow(1, half), "clamp log variance");
-        let scaled = self.map(&log_variance, "scale log variance");
+        let scaled = self.scale(&log_variance, "scale log variance");
         let deviation = self.map(&scaled, "deviation");
         drop(scaled);
         let variance = self.map(&log_variance, "variance");

@@ -89,7 +89,7 @@ impl Convolution {
         }
     }
 
-    /// Output, then copies of operands in the library's layout, then its workspace; the bias is added in place.
+    /// Copies of operands in the library's layout, then the output, then its workspace; the bias is added in place.
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
         let weight = recorder.weight(Shape::of(&self.weight_sizes(), recorder.execution.memory_layout));
         let last = [input.shape.suggested_layout(), weight.shape.suggested_layout()];
@@ -103,9 +103,9 @@ impl Convolution {
             .map(|d| (spatial[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1)
             .collect();
         let sizes = [vec![input.size(0), self.outputs], output.clone()].concat();
-        let result = recorder.empty_in(&sizes, layout, input.element, "convolution", Role::Output);
         let input = recorder.dense_in(input, layout, "convolution input");
         let weight = recorder.dense_in(&weight, layout, "convolution weight");
+        let result = recorder.empty_in(&sizes, layout, input.element, "convolution", Role::Output);
         let call = ConvolutionCall {
             dtype: recorder.dtype,
             layout,

@@ -18,6 +18,13 @@ impl Recorder {
         self.elementwise(&[tensor], tensor.element, operator)
     }
 
+    /// An elementwise operator of a tensor and a number. The number counts as a tensor of another shape, so that strides
+    /// are kept as they are, ambiguous ones too.
+    pub(super) fn scale(&self, tensor: &Tensor, operator: &'static str) -> Tensor {
+        let number = Shape::contiguous(&[]);
+        self.allocate(Shape::elementwise(&[&tensor.shape, &number]), tensor.element, operator, Role::Output)
+    }
+
     /// An elementwise operator over two tensors, in the first one's element type.
     pub(super) fn combine(&self, left: &Tensor, right: &Tensor, operator: &'static str) -> Tensor {
         self.elementwise(&[left, right], left.element, operator)
@@ -84,8 +91,9 @@ impl Recorder {
         for size in sizes.iter_mut().rev().take(2) {
             *size *= 2;
         }
-        let output = self.empty(&sizes, tensor.element, "upsample_nearest");
-        drop(self.dense_in(tensor, MemoryLayout::Contiguous, "upsample_nearest input"));
+        let layout = tensor.shape.suggested_layout();
+        let output = self.empty_in(&sizes, layout, tensor.element, "upsample_nearest", Role::Output);
+        drop(self.dense_in(tensor, layout, "upsample_nearest input"));
         output
     }
 }

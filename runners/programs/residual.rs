@@ -60,7 +60,7 @@ impl ResnetBlock {
             None => input.clone(),
         };
         let sum = recorder.combine(&residual, &hidden, "add residual");
-        let output = recorder.map(&sum, "scale output");
+        let output = recorder.scale(&sum, "scale output");
         drop(sum);
         drop(residual);
         drop(embedding);
@@ -146,7 +146,7 @@ impl PixelAttention {
         hidden = recorder.linear("to_out.0", &self.projection, &hidden);
         hidden = recorder.reshape(&hidden.transpose(1, 2), &[batch, channels, rows, columns]);
         hidden = recorder.combine(&hidden, input, "add residual");
-        hidden = recorder.map(&hidden, "scale output");
+        hidden = recorder.scale(&hidden, "scale output");
         drop(normed);
         drop(query);
         drop(key);

@@ -252,17 +252,32 @@ fn compare(strides: &[Vec<u64>], sizes: &[u64], inner: usize, outer: usize) -> s
 mod tests {
     use super::*;
 
+    /// What attention gives back: tokens innermost turned into an image.
+    fn attended(batch: u64) -> Shape {
+        let tokens = Shape::contiguous(&[batch, 16384, 512]);
+        tokens.permuted(&[0, 2, 1]).viewed(&[batch, 512, 128, 128]).unwrap()
+    }
+
     #[test]
-    fn a_transposed_attention_output_counts_as_channels_last_and_stays_so_through_a_residual() {
-        let tokens = Shape::contiguous(&[1, 16384, 512]);
-        let image = tokens.permuted(&[0, 2, 1]).viewed(&[1, 512, 128, 128]).unwrap();
-        assert_eq!(image.suggested_layout(), MemoryLayout::ChannelsLast);
-        let residual = Shape::contiguous(&[1, 512, 128, 128]);
-        assert_eq!(residual.suggested_layout(), MemoryLayout::Contiguous);
-        let sum = Shape::elementwise(&[&image, &residual]);
-        assert_eq!(sum.suggested_layout(), MemoryLayout::ChannelsLast);
-        let other_way = Shape::elementwise(&[&residual, &image]);
-        assert_eq!(other_way.suggested_layout(), MemoryLayout::Contiguous);
+    fn a_transposed_attention_output_is_ambiguous_for_one_image_and_channels_last_for_several() {
+        let number = Shape::contiguous(&[]);
+        for (batch, layout) in [(1, MemoryLayout::Contiguous), (2, MemoryLayout::ChannelsLast)] {
+            let image = attended(batch);
+            let residual = Shape::contiguous(&[batch, 512, 128, 128]);
+            let sum = Shape::elementwise(&[&image, &residual]);
+            let scaled = Shape::elementwise(&[&sum, &number]);
+            for shape in [image, sum, scaled] {
+                assert_eq!(shape.suggested_layout(), layout);
+                assert!(!shape.is_contiguous());
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_operand_decides_the_order_of_a_sum() {
+        let residual = Shape::contiguous(&[2, 512, 128, 128]);
+        assert!(Shape::elementwise(&[&residual, &attended(2)]).is_contiguous());
+        assert!(!Shape::elementwise(&[&attended(2), &residual]).is_contiguous());
     }
 
     #[test]

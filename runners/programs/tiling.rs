@@ -82,8 +82,8 @@ impl Tiles {
     fn blend(&self, recorder: &Recorder, neighbour: &Tensor, tile: &Tensor, dimension: usize) {
         let lines = neighbour.size(dimension).min(tile.size(dimension)).min(self.blend);
         for _ in 0..lines {
-            let theirs = recorder.map(&neighbour.select(dimension), "scale neighbour");
-            let own = recorder.map(&tile.select(dimension), "scale tile");
+            let theirs = recorder.scale(&neighbour.select(dimension), "scale neighbour");
+            let own = recorder.scale(&tile.select(dimension), "scale tile");
             let sum = recorder.combine(&theirs, &own, "blend");
             drop(own);
             drop(theirs);

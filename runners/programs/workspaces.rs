@@ -4,12 +4,14 @@ use headroom_base::{DType, MIB, MemoryLayout};
 
 use super::execution::Library;
 
-/// Bytes that cuDNN adds to the copies it transposes, for their alignment.
-const ALIGNMENT_BYTES: u64 = 147;
-/// What a 1×1 convolution asks for.
-const POINTWISE_BYTES: u64 = 272;
-/// Tensor cores take channels in groups of this many; cuDNN pads to it.
-const CHANNEL_GROUP: u64 = 8;
+/// What cuDNN asks for with a copy of any operand.
+const COPY_BYTES: u64 = 16;
+/// What a kernel that wants channels innermost asks for itself.
+const KERNEL_BYTES: u64 = 131;
+/// Output positions from which a 1×1 convolution runs on a kernel that asks for anything.
+const LARGE_POSITIONS: u64 = 1 << 17;
+/// What that kernel asks for, in half and single precision.
+const POINTWISE_BYTES: [u64; 2] = [272, 400];
 
 /// The rules of one GPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,20 +42,33 @@ pub struct ConvolutionCall {
     pub kernel: Vec<u64>,
 }
 
+/// Bytes of the operands with channels padded to what tensor cores take at once.
+#[derive(Clone, Copy, Debug)]
+struct Padded {
+    input: u64,
+    output: u64,
+    weights: u64,
+}
+
 impl ConvolutionCall {
     fn is_pointwise(&self) -> bool {
         self.kernel.iter().all(|side| *side == 1)
     }
 
-    /// Bytes of input, output and weights with channels padded for tensor cores.
-    fn padded_bytes(&self) -> u64 {
+    /// Tensor cores take 16 bytes of channels at once; for fp16 in three dimensions there are kernels that take any.
+    fn channel_group(&self) -> u64 {
+        if self.dtype == DType::Fp16 && self.kernel.len() == 3 { 1 } else { 16 / self.dtype.element_bytes() }
+    }
+
+    fn padded(&self) -> Padded {
         let bytes = self.dtype.element_bytes();
-        let inputs = self.input_channels.next_multiple_of(CHANNEL_GROUP);
-        let outputs = self.output_channels.next_multiple_of(CHANNEL_GROUP);
-        let input = self.batch * inputs * self.input.iter().product::<u64>();
-        let output = self.batch * outputs * self.output.iter().product::<u64>();
-        let weights = inputs * outputs * self.kernel.iter().product::<u64>();
-        (input + output + weights) * bytes
+        let inputs = self.input_channels.next_multiple_of(self.channel_group());
+        let outputs = self.output_channels.next_multiple_of(self.channel_group());
+        Padded {
+            input: self.batch * inputs * self.input.iter().product::<u64>() * bytes,
+            output: self.batch * outputs * self.output.iter().product::<u64>() * bytes,
+            weights: inputs * outputs * self.kernel.iter().product::<u64>() * bytes,
+        }
     }
 }
 
@@ -66,10 +81,15 @@ impl WorkspaceModel {
         }
     }
 
-    /// Bytes a convolution asks for beside its operands.
+    /// Bytes a convolution asks for beside its operands, bias included in place.
     ///
-    /// Half precision, row-major: the library's kernels want channels innermost, so it transposes input, weights and
-    /// output, with channels padded to 8. With fewer than 8 input channels another kernel runs that needs nothing.
+    /// The kernels want channels innermost. Given row-major operands the library therefore copies input, weights and
+    /// output, with channels padded to what tensor cores take at once; given channels innermost it copies only those
+    /// whose channels need padding. The first layers of models have so few input channels that another kernel runs,
+    /// which needs nothing in half precision and copies of input and weights in single. A 1×1 convolution needs no
+    /// copies.
+    ///
+    /// Not modelled: partial sums that some shapes split over idle multiprocessors (at most 132 × 128 KiB).
     pub fn convolution_bytes(self, call: &ConvolutionCall) -> u64 {
         match self {
             Self::Hopper => hopper(call),
@@ -78,14 +98,21 @@ impl WorkspaceModel {
 }
 
 fn hopper(call: &ConvolutionCall) -> u64 {
-    if call.layout == MemoryLayout::ChannelsLast {
-        return 0;
-    }
-    if call.input_channels < CHANNEL_GROUP {
-        return 0;
-    }
+    let half = call.dtype != DType::Fp32;
+    let positions = call.batch * call.output.iter().product::<u64>();
     if call.is_pointwise() {
-        return POINTWISE_BYTES;
+        let large = positions >= LARGE_POSITIONS && call.input_channels >= 8;
+        return if large { POINTWISE_BYTES[usize::from(!half)] } else { 0 };
     }
-    call.padded_bytes() + ALIGNMENT_BYTES
+    let Padded { input, output, weights } = call.padded();
+    let few = call.input_channels < 8;
+    match call.layout {
+        MemoryLayout::ChannelsLast => {
+            let pads_output = call.output_channels % call.channel_group() != 0;
+            if pads_output { output + weights + COPY_BYTES } else { KERNEL_BYTES }
+        }
+        MemoryLayout::Contiguous if few && half && call.channel_group() > 1 => 0,
+        MemoryLayout::Contiguous if few && !half => input + weights + COPY_BYTES,
+        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + KERNEL_BYTES,
+    }
 }

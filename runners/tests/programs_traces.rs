@@ -149,8 +149,31 @@ fn predicted(line: &Value) -> Option<Vec<Event>> {
     Some(events)
 }
 
+/// How many events two sequences have in common, in order: the longest common subsequence, found by the shortest edit.
+fn common(ours: &[(bool, u64)], theirs: &[(bool, u64)]) -> usize {
+    let (n, m) = (ours.len() as isize, theirs.len() as isize);
+    let most = n + m;
+    let mut reach = vec![0_isize; 2 * most as usize + 2];
+    let at = |diagonal: isize| (diagonal + most) as usize;
+    for edits in 0..=most {
+        for diagonal in (-edits..=edits).step_by(2) {
+            let down = diagonal == -edits || (diagonal != edits && reach[at(diagonal - 1)] < reach[at(diagonal + 1)]);
+            let mut x = if down { reach[at(diagonal + 1)] } else { reach[at(diagonal - 1)] + 1 };
+            while x < n && x - diagonal < m && ours[x as usize] == theirs[(x - diagonal) as usize] {
+                x += 1;
+            }
+            reach[at(diagonal)] = x;
+            if x >= n && x - diagonal >= m {
+                return ((most - edits) / 2) as usize;
+            }
+        }
+    }
+    0
+}
+
 #[test]
 fn probe() {
+    let only = std::env::var("ONLY").unwrap_or_default();
     for name in ["trace-native.jsonl.gz", "trace-held-out-native.jsonl.gz"] {
         for line in lines(name) {
             let label = format!(
@@ -164,22 +187,33 @@ fn probe() {
                 line["batch"],
                 line["tokens"],
                 line["options"]
-            );
+            )
+            .replace('"', "");
+            if !label.contains(&only) {
+                continue;
+            }
             let Some(ours) = predicted(&line) else {
                 println!("{label}: unsupported");
                 continue;
             };
             let theirs = recorded(&line);
-            let round = |e: &Event| (e.0, e.1.next_multiple_of(512), e.2);
-            let same = ours.iter().zip(&theirs).filter(|(a, b)| round(a) == round(b)).count();
-            println!("{label}: {} recorded, {} predicted, {same} equal", theirs.len(), ours.len());
-            if let Some(at) = ours.iter().zip(&theirs).position(|(a, b)| round(a) != round(b)) {
-                println!(
-                    "  first difference at {at}: ours {:?} theirs {:?}",
-                    &ours[at.saturating_sub(3)..ours.len().min(at + 4)],
-                    &theirs[at.saturating_sub(3)..theirs.len().min(at + 4)]
-                );
+            let plain = |events: &[Event]| events.iter().map(|e| (e.0, e.1.next_multiple_of(512))).collect::<Vec<_>>();
+            let (a, b) = (plain(&ours), plain(&theirs));
+            let share = common(&a, &b) as f64 / a.len().max(b.len()) as f64;
+            println!("{label}: {} recorded, {} predicted, {:.2} % in common", theirs.len(), ours.len(), 100.0 * share);
+            if only.is_empty() {
+                continue;
             }
+            let mut from = 0;
+            if let Some(at) = a.iter().zip(&b).position(|(a, b)| a != b) {
+                from = at.saturating_sub(3);
+            }
+            println!(
+                "  first difference at {}: ours {:?}\n theirs {:?}",
+                from + 3,
+                &ours[from..ours.len().min(from + 10)],
+                &theirs[from..theirs.len().min(from + 10)]
+            );
         }
     }
 }
