@@ -2,8 +2,6 @@
 
 pub mod architecture;
 mod check;
-mod check_cases;
-mod check_scenario;
 pub mod family;
 mod findings;
 mod limits;
@@ -11,7 +9,6 @@ mod node;
 mod parse;
 pub mod problem;
 mod raw;
-mod raw_scenario;
 mod reader;
 pub mod scenario;
 mod schema;

@@ -66,11 +66,21 @@ impl Value {
             Self::Unsigned(value) => format!("the number `{value}`"),
             Self::Signed(value) => format!("the number `{value}`"),
             Self::Float(value) => format!("the number `{value}`"),
-            Self::Text(value) => format!("the text `{value}`"),
+            Self::Text(value) => format!("the text `{}`", shortened(value)),
             Self::List(_) => "a list".to_owned(),
             Self::Map(_) => "a mapping".to_owned(),
         }
     }
+}
+
+/// A text as messages quote it: its first line, and no more of it than is needed to find it.
+fn shortened(text: &str) -> String {
+    const MOST_CHARACTERS: usize = 60;
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= MOST_CHARACTERS && line.len() == text.len() {
+        return line.to_owned();
+    }
+    line.chars().take(MOST_CHARACTERS).chain(['…']).collect()
 }
 
 /// Why a text is no YAML, or more of it than is read.
@@ -116,10 +126,31 @@ impl Node {
 
 /// The parser's message without the position, which is printed in one form for every problem.
 fn plain_message(error: &serde_yaml::Error) -> String {
+    match error.without_snippet() {
+        serde_yaml::Error::AliasError { error, .. } => return plain_message(error),
+        serde_yaml::Error::Budget { breach, .. } => return too_much(breach),
+        serde_yaml::Error::MergeKeyNotAllowed { .. } => return "merge keys (`<<`) are not read".to_owned(),
+        serde_yaml::Error::MultipleDocuments { .. } => {
+            return "a file holds one family, not several documents".to_owned();
+        }
+        _ => {}
+    }
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     let end = first.rfind(" at line ").or_else(|| first.rfind(" (line ")).unwrap_or(first.len());
     first[..end].trim_end_matches([':', ',', ' ']).to_owned()
+}
+
+fn too_much(breach: &serde_yaml::budget::BudgetBreach) -> String {
+    use serde_yaml::budget::BudgetBreach;
+    match breach {
+        BudgetBreach::Depth { .. } => format!("more than {MOST_DEPTH} levels inside each other"),
+        BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. } => {
+            format!("more than {MOST_NODES} values, those that aliases repeat included")
+        }
+        BudgetBreach::Documents { .. } => "a file holds one family, not several documents".to_owned(),
+        _ => "more of it than any family needs".to_owned(),
+    }
 }
 
 impl<'de> Deserialize<'de> for Node {

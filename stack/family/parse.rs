@@ -123,12 +123,25 @@ fn read(text: &str, findings: &Findings<'_>) -> Option<Family> {
     Some(check::family(raw, &root, findings))
 }
 
+/// What people most often did where the text is no YAML.
 fn help_for(text: &str, line: usize) -> Option<String> {
-    let indent_of = |line: &str| line.len() - line.trim_start().len();
-    let suspect = text.lines().nth(line.saturating_sub(1))?;
+    let indent = |line: &'_ str| line.len() - line.trim_start().len();
+    let here = text.lines().nth(line.saturating_sub(1))?;
     let before = text.lines().nth(line.saturating_sub(2)).unwrap_or_default();
-    let tab = [suspect, before].into_iter().any(|line| line[..indent_of(line)].contains('\t'));
-    tab.then(|| "YAML indents with spaces, never with tabs".to_owned())
+    if [here, before].into_iter().any(|line| line[..indent(line)].contains('\t')) {
+        return Some("YAML indents with spaces, never with tabs".to_owned());
+    }
+    let mut open: Vec<(char, usize)> = Vec::new();
+    for (number, line) in text.lines().take(line - 1).enumerate() {
+        for character in line.split(" #").next().unwrap_or_default().chars() {
+            match character {
+                '[' | '{' => open.push((character, number + 1)),
+                ']' | '}' => drop(open.pop()),
+                _ => {}
+            }
+        }
+    }
+    open.last().map(|(bracket, line)| format!("the `{bracket}` on line {line} is not closed"))
 }
 
 fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> FamilyError {

@@ -50,8 +50,8 @@ impl fmt::Display for Problem {
         }
         f.write_str(message)?;
         let number = line.to_string();
-        // A tab would stand under the caret line with another width.
-        let shown = self.source_line.replace('\t', " ");
+        // A tab would have another width in the caret's line; a control character would act on the terminal.
+        let shown = self.source_line.replace(char::is_control, " ");
         let width = shown.chars().count();
         let carets = self.length.min(width.saturating_sub(column - 1)).max(1);
         write!(f, "\n{number:>5} | {shown}\n      | {}{}", " ".repeat(column - 1), "^".repeat(carets))?;
@@ -113,14 +113,27 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, name)| *distance <= (name.chars().count().max(word.chars().count()) / 3).max(1))
+        .filter(|(distance, name)| *distance <= name.chars().count().max(word.chars().count()) / 3)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
 }
 
+/// What people call things elsewhere.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("f16", "fp16"),
+    ("bfloat16", "bf16"),
+    ("float32", "fp32"),
+    ("float", "fp32"),
+    ("f32", "fp32"),
+    ("expandable", "expandable_segments"),
+];
+
 /// "did you mean", where a known word is near, and the known words otherwise.
 pub(crate) fn suggestion(word: &str, known: &[&str]) -> Option<String> {
-    match nearest(word, known.iter().copied()) {
+    let synonym = SYNONYMS.iter().find(|(other, name)| word.eq_ignore_ascii_case(other) && known.contains(name));
+    match synonym.map(|(_, name)| *name).or_else(|| nearest(word, known.iter().copied())) {
         Some(name) => Some(format!("did you mean `{name}`?")),
         None if known.is_empty() => None,
         None => Some(format!("known: {}", known.join(", "))),

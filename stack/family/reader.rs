@@ -41,18 +41,7 @@ impl de::Error for Refusal {
     }
 
     fn invalid_type(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        let help = match found {
-            de::Unexpected::Unsigned(_)
-            | de::Unexpected::Signed(_)
-            | de::Unexpected::Float(_)
-            | de::Unexpected::Bool(_)
-                if expected.to_string() == "a string" =>
-            {
-                Some("write it in quotes".to_owned())
-            }
-            _ => None,
-        };
-        Self::Because { message: format!("expected {expected}, found {found}"), help }
+        Self::Because { message: format!("expected {expected}, found {found}"), help: None }
     }
 
     fn invalid_value(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
@@ -167,6 +156,36 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         self.visit(visitor)
     }
 
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        match &self.node.value {
+            Value::Text(_) => self.visit(visitor),
+            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Bool(_) => {
+                let message = format!("expected a text, found {}", self.node.value.kind());
+                self.noted(Err(Refusal::Because { message, help: Some("write it in quotes".to_owned()) }))
+            }
+            _ => self.refuse("a text"),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        if matches!(self.node.value, Value::List(_)) { self.visit(visitor) } else { self.refuse("a list") }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        if matches!(self.node.value, Value::Map(_)) { self.visit(visitor) } else { self.refuse("a mapping") }
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        match self.node.value {
+            Value::Unsigned(number) if u32::try_from(number).is_ok() => self.visit(visitor),
+            _ => self.refuse("a whole number"),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        if matches!(self.node.value, Value::Bool(_)) { self.visit(visitor) } else { self.refuse("`true` or `false`") }
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         match self.node.value {
             Value::Null => visitor.visit_none(),
@@ -221,8 +240,8 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        unit unit_struct seq tuple tuple_struct map identifier ignored_any
+        i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 f64 char str bytes byte_buf
+        unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 

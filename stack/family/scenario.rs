@@ -224,12 +224,8 @@ impl FromStr for Resident {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScenarioError {
-    /// The allocator ran out of memory.
+    /// The device has too little memory: for a block, or for the pieces that a model cannot do without.
     OutOfMemory,
-    /// A model that cannot be partly loaded does not fit whole.
-    WholeModelDoesNotFit,
-    /// The required pieces do not fit.
-    RequiredPiecesDoNotFit,
     /// The cache has no such model (any more).
     UnknownModel,
 }

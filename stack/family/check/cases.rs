@@ -169,7 +169,7 @@ impl<'a> CaseChecker<'a> {
             let can =
                 Operation::ALL.into_iter().filter(|other| architecture.runs(*other)).map(|other| format!("`{other}`"));
             let help = Some(format!("it runs {}", can.collect::<Vec<_>>().join(" and ")));
-            let message = format!("`{key}` is a {} and cannot run `{operation}`", architecture.kind());
+            let message = format!("`{key}`, of architecture {}, does not run `{operation}`", architecture.kind());
             self.checker.wrong(paths[1].as_ref(), message, help);
             return None;
         }

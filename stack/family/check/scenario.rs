@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use headroom_base::{AllocatorKind, Cap, DEFAULT_DEVICE_WORKING_BYTES};
 
-use crate::check::{Checker, is_key};
+use crate::check::Checker;
+use crate::check::models::is_key;
 use crate::findings::{Step, at};
 use crate::problem::suggestion;
-use crate::raw_scenario::{RawExpectation, RawScenario, RawScenarioDevice, RawScenarioModel, RawScenarioStep};
+use crate::raw::scenario::{RawExpectation, RawScenario, RawScenarioDevice, RawScenarioModel, RawScenarioStep};
 use crate::reader::Tried;
 use crate::scenario::{Action, Expectation, ExpectedWarning, Scenario, ScenarioDevice, ScenarioModel, ScenarioStep};
 use crate::words::MEASURED_CONTEXT_BYTES;
@@ -16,14 +17,18 @@ const ACTIONS: &str = "allocate, free, empty_cache, run, lock, unlock, drop, set
 
 /// Checks the scenario with a number.
 pub(crate) fn scenario(checker: &Checker<'_>, index: usize, raw: RawScenario) -> Option<Scenario> {
-    let mut script = Script { checker, index, models: Vec::new(), live: BTreeSet::new() };
+    let mut script =
+        Script { checker, index, models: Vec::new(), live: BTreeSet::new(), models_are_whole: true, is_whole: true };
     if raw.name.is_empty() || raw.name.contains("::") || raw.name.contains(char::is_whitespace) {
         let help = Some("write words joined by underscores".to_owned());
         checker.wrong(at!["regressions", index, "name"], format!("`{}` is no name of a trial", raw.name), help);
     }
     let device = device(checker, index, &raw.device);
     for (position, Tried(model)) in raw.models.into_iter().enumerate() {
-        script.model(position, model?);
+        match model {
+            Some(model) => script.model(position, model),
+            None => script.models_are_whole = false,
+        }
     }
     if raw.steps.is_empty() {
         checker.wrong(at!["regressions", index, "steps"], "the scenario has no steps: it could not fail", None);
@@ -31,11 +36,14 @@ pub(crate) fn scenario(checker: &Checker<'_>, index: usize, raw: RawScenario) ->
     let mut steps = Vec::new();
     let mut looked_at = false;
     for (position, Tried(step)) in raw.steps.into_iter().enumerate() {
-        let step = step?;
+        let Some(step) = step else {
+            script.is_whole = false;
+            continue;
+        };
         looked_at |= step.expect.is_some();
         steps.extend(script.step(position, step));
     }
-    if !looked_at {
+    if !looked_at && script.is_whole {
         checker.wrong(
             at!["regressions", index, "steps"],
             "no step expects anything: the scenario could not fail",
@@ -71,6 +79,10 @@ struct Script<'c, 'a> {
     index: usize,
     models: Vec<ScenarioModel>,
     live: BTreeSet<String>,
+    /// Whether every model could be read: keys are looked up only then.
+    models_are_whole: bool,
+    /// Whether every step so far could be read: blocks are looked up only then.
+    is_whole: bool,
 }
 
 impl Script<'_, '_> {
@@ -107,7 +119,7 @@ impl Script<'_, '_> {
     /// Notes a model that the scenario does not have.
     fn known(&self, path: &[Step<'_>], key: &str) {
         let keys: Vec<&str> = self.models.iter().map(|model| model.key.as_str()).collect();
-        if !keys.contains(&key) {
+        if self.models_are_whole && !keys.contains(&key) {
             let message = format!("the scenario has no model `{key}`");
             self.wrong(path, message, suggestion(key, &keys));
         }
@@ -128,7 +140,7 @@ impl Script<'_, '_> {
         }
         if let Some(blocks) = raw.free {
             for (number, block) in blocks.iter().enumerate() {
-                if !self.live.remove(block) {
+                if !self.live.remove(block) && self.is_whole {
                     let known: Vec<&str> = self.live.iter().map(String::as_str).collect();
                     let message = format!("no block `{block}` is allocated here");
                     self.wrong(at!["steps", position, "free", number], message, suggestion(block, &known));
@@ -169,7 +181,7 @@ impl Script<'_, '_> {
         for key in raw.warnings.iter().flatten().flat_map(|warning| &warning.names) {
             self.known(&path("warnings"), key);
         }
-        let warning = |raw: crate::raw_scenario::RawWarning| {
+        let warning = |raw: crate::raw::scenario::RawWarning| {
             let mut names = raw.names;
             names.sort();
             ExpectedWarning { names, working_bytes: raw.working.0 }

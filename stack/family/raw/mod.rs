@@ -1,5 +1,7 @@
 //! A family file as it is written, before anything is checked. The JSON Schema is made from these types.
 
+pub(crate) mod scenario;
+
 use headroom_base::{AllocatorKind, DType, Operation};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,7 +10,7 @@ use crate::architecture::{
     Architecture, AutoencoderKl, AutoencoderKlFlux2, AutoencoderTiny, CausalAutoencoder, ClipTextEncoder,
     FluxTransformer, T5Encoder, Unet2dCondition,
 };
-use crate::raw_scenario::RawScenario;
+use crate::raw::scenario::RawScenario;
 use crate::reader::Tried;
 use crate::words::{AllocatorName, ByteText, DTypeName, OperationName, Size};
 
