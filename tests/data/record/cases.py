@@ -65,6 +65,7 @@ def _small_models():
     cases += both("taesd", "fp16", square(768), square(1536)) + both("taesd", "fp32", square(1024))
     cases += both("taesd", "bf16", square(1024)) + both("taef1", "fp16", square(1024))
     cases += [case("sdxl-clip-g", "text_encode", d, batch=b, tokens=77) for d in ("fp16", "fp32", "bf16") for b in (1, 2, 4)]
+    cases += [case("sdxl-clip-g", "text_encode", "fp16", batch=b, tokens=77, activation="gelu") for b in (1, 2)]
     cases += [case("sdxl-clip-l", "text_encode", "fp16", batch=b, tokens=77) for b in (1, 2)]
     cases += [case("t5-xxl", "text_encode", "bf16", tokens=n) for n in (256, 128, 512)]
     cases += [case("t5-xxl", "text_encode", "fp16", tokens=n) for n in (256, 512)]
@@ -100,6 +101,7 @@ TRACES = {
     "sdxl-half": (10, [
         case("sdxl", D, "fp16", square(1024)), case("sdxl", D, "fp16", square(512)),
         case("sdxl", D, "fp16", (1344, 768)), case("sdxl", D, "fp16", square(1024), **TILED),
+        case("sdxl", E, "fp16", square(1024), **TILED),
         case("sdxl", D, "fp16", square(512), attention="math"),
         case("sdxl", D, "fp16", square(1024), channels_last=True),
     ]),
@@ -114,7 +116,9 @@ TRACES = {
         case("wan", D, "fp16", (480, 320), frames=9),
     ]),
     "unet": (10, [case("sdxl", "denoise", "fp16", square(1024)), case("sdxl", "denoise", "fp16", square(1024), batch=2),
-                  case("sdxl-clip-g", "text_encode", "fp16", tokens=77)]),
+                  case("sdxl-clip-g", "text_encode", "fp16", tokens=77),
+                  case("sdxl-clip-g", "text_encode", "fp16", tokens=77, activation="gelu"),
+                  case("sdxl-clip-l", "text_encode", "fp16", tokens=77)]),
     "transformer": (30, [case("flux", "denoise", "bf16", square(512)),
                          case("t5-xxl", "text_encode", "bf16", tokens=256)]),
 }

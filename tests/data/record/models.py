@@ -64,7 +64,7 @@ def _sdxl_unet():
     )
 
 
-def _text_encoder(family):
+def _text_encoder(family, activation):
     import transformers
 
     if family == "t5-xxl":
@@ -75,22 +75,22 @@ def _text_encoder(family):
     if family == "sdxl-clip-g":
         return transformers.CLIPTextModel(transformers.CLIPTextConfig(
             hidden_size=1280, intermediate_size=5120, num_hidden_layers=32,
-            num_attention_heads=20, hidden_act="gelu", projection_dim=1280,
+            num_attention_heads=20, hidden_act=activation or "quick_gelu", projection_dim=1280,
         ))
     if family == "sdxl-clip-l":
         return transformers.CLIPTextModel(transformers.CLIPTextConfig(
             hidden_size=768, intermediate_size=3072, num_hidden_layers=12,
-            num_attention_heads=12, hidden_act="quick_gelu", projection_dim=768,
+            num_attention_heads=12, hidden_act=activation or "quick_gelu", projection_dim=768,
         ))
     raise ValueError(f"no text encoder for {family}")
 
 
-def construct(family, operation):
+def construct(family, operation, options):
     """The module of a family's operation, on the current default device and dtype."""
     if operation.startswith("vae_"):
         return _vae(family)
     if operation == "text_encode":
-        return _text_encoder(family)
+        return _text_encoder(family, options.get("activation"))
     if family == "sdxl":
         return _sdxl_unet()
     if family == "flux":
@@ -100,7 +100,21 @@ def construct(family, operation):
     raise ValueError(f"no model for {family} {operation}")
 
 
-def build(family, operation, dtype, device, place, channels_last=False):
+def _allocate(module, device):
+    """Gives every tensor memory on the device in the order of `module.to(device)`, shared ones once."""
+    known = {}
+
+    def place(tensor):
+        if id(tensor) not in known:
+            known[id(tensor)] = (tensor, torch.empty_like(tensor, device=device))
+        return known[id(tensor)][1]
+
+    module._apply(place)
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()
+
+
+def build(family, operation, dtype, device, place, options):
     """Random weights on the device.
 
     `place` is how they get there: "construct" creates each tensor on the device as the
@@ -110,11 +124,11 @@ def build(family, operation, dtype, device, place, channels_last=False):
     torch.set_default_dtype(DTYPES[dtype])
     try:
         with torch.device(device if place == "construct" else "meta"):
-            module = construct(family, operation)
+            module = construct(family, operation, options)
     finally:
         torch.set_default_dtype(default)
     if place == "apply":
-        module = module.to_empty(device=device)
+        _allocate(module, device)
         with torch.no_grad():
             for tensor in module.parameters():
                 tensor.normal_(0.0, 0.02)
@@ -124,7 +138,7 @@ def build(family, operation, dtype, device, place, channels_last=False):
                 else:
                     tensor.fill_(1)
     module.eval().requires_grad_(False)
-    if channels_last:
+    if options.get("channels_last"):
         module.to(memory_format=torch.channels_last)
     return module
 

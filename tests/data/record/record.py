@@ -69,12 +69,12 @@ class Worker:
     def model(self, case):
         import models
 
-        channels_last = bool(case["options"].get("channels_last"))
-        wanted = (case["family"], case["operation"].split("_")[0], case["dtype"], channels_last)
+        options = {k: v for k, v in case["options"].items() if k in ("channels_last", "activation")}
+        wanted = (case["family"], case["operation"].split("_")[0], case["dtype"], options)
         if wanted != self.built:
             self.module = None
             self.measure.quiet()
-            self.module = models.build(case["family"], case["operation"], case["dtype"], self.device, self.place, channels_last)
+            self.module = models.build(case["family"], case["operation"], case["dtype"], self.device, self.place, options)
             self.built = wanted
         return self.module, models.operation(self.module, case, self.device)
 
@@ -82,7 +82,7 @@ class Worker:
         module, run = self.model(case)
         head = {k: v for k, v in case.items() if k != "options" or v}
         weights = sum(p.numel() * p.element_size() for p in module.parameters())
-        for index, kind in enumerate(("warmup", "measured")):
+        for index, kind in enumerate(("warmup", "measured", "measured")):
             line = dict(head, allocator=self.allocator, kind=kind, run=index, weights_bytes=weights)
             line.update(self.measure.window(run, case["options"], self.driver), **self.host)
             known = stored.get((identity(line), kind))
@@ -119,14 +119,15 @@ def job(arguments):
     import cases
 
     kind, _, name = arguments.name.partition(":")
-    sys.path.insert(0, str(HERE))
     worker = Worker(arguments)
+    if kind != "fresh":
+        worker.measure.set_up_products(worker.device)
     if kind == "conv":
         import convolutions
 
         op, _, dtype = name.partition("-")
         todo = (convolutions.flat_calls if op == "flat" else convolutions.deep_calls)(dtype)
-        step = lambda call: append(arguments.out / f"conv.jsonl", convolutions.record(call, worker.device))
+        step = lambda call: append(arguments.out / "conv.jsonl", convolutions.record(call, worker.device))
         todo = [call for call in todo if not convolutions.too_large(call)]
     elif kind == "trace":
         stored = stored_traces()
