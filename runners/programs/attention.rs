@@ -45,16 +45,25 @@ impl Recorder {
     fn math_attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
         self.prepare(Library::Cublas);
         let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let matrix = [batch, heads, tokens, key.size(2)];
         let wide = |tensor: &Tensor| self.to(tensor, Element::FP32, "attention in fp32");
         let (wide_query, wide_key, wide_value) = (wide(query), wide(key), wide(value));
-        let scaled_query = self.map(&wide_query, "attention scaled query");
-        let scaled_key = self.map(&wide_key, "attention scaled key");
-        let scores = self.empty(&[batch, heads, tokens, key.size(2)], Element::FP32, "attention scores");
-        let weights = self.map(&scores, "attention softmax");
+        let scaled_query = self.scale(&wide_query, "attention scaled query");
+        let scaled_key = self.scale(&wide_key, "attention scaled key");
+        let scores = self.empty(&matrix, Element::FP32, "attention scores");
+        drop(scaled_key);
+        let weights = self.empty(&matrix, Element::FP32, "attention softmax");
+        let masked = self.empty(&matrix, Element::Bool, "attention masked scores");
+        let rows = self.empty(&matrix[..3], Element::Bool, "attention masked rows");
+        drop(self.empty(&[1], Element::Int32, "attention any masked row"));
+        drop(rows);
+        drop(masked);
         drop(scores);
-        let output = self.empty(&[batch, heads, tokens, width], Element::FP32, "attention");
-        let output = self.to(&output, query.element, "attention in half");
-        drop((weights, scaled_query, scaled_key, wide_query, wide_key, wide_value));
+        let returned = self.to(&weights, query.element, "attention softmax in half");
+        let product = self.empty(&[batch, heads, tokens, width], Element::FP32, "attention");
+        let output = self.to(&product, query.element, "attention in half");
+        drop(product);
+        drop((weights, scaled_query, wide_value, wide_key, wide_query, returned));
         output
     }
 }

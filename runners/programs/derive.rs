@@ -4,6 +4,7 @@ use headroom_base::{Case, DType, Extent, Operation};
 use headroom_family::Architecture;
 
 use super::autoencoder_kl::ImageAutoencoder;
+use super::autoencoder_tiny::TinyAutoencoder;
 use super::causal::VideoAutoencoder;
 use super::execution::Execution;
 use super::layers::Pieces;
@@ -60,6 +61,7 @@ pub fn program(architecture: &Architecture, case: &Case, execution: &Execution) 
         Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
             video(&VideoAutoencoder::from(numbers), architecture, case, recorder)
         }
+        Architecture::AutoencoderTiny(numbers) => tiny(&TinyAutoencoder::from(numbers), architecture, case, recorder),
         _ => Err(Unsupported::Operation {
             architecture: architecture.kind(),
             operation: case.operation,
@@ -78,6 +80,7 @@ pub fn weights(architecture: &Architecture, dtype: DType) -> Vec<Piece> {
         Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
             VideoAutoencoder::from(numbers).parameters(&mut pieces);
         }
+        Architecture::AutoencoderTiny(numbers) => TinyAutoencoder::from(numbers).parameters(&mut pieces),
         _ => {}
     }
     pieces.into_list()
@@ -183,6 +186,31 @@ fn video(
                 operation,
                 supported: "vae_decode, vae_encode",
             });
+        }
+    };
+    let program = recorder.finish(*case);
+    drop(output);
+    Ok(program)
+}
+
+fn tiny(
+    model: &TinyAutoencoder,
+    architecture: &Architecture,
+    case: &Case,
+    recorder: Recorder,
+) -> Result<Program, Unsupported> {
+    let [width, height, _] = pixels(architecture, case)?;
+    let batch = u64::from(case.batch);
+    let scale = model.scale;
+    let output = match case.operation {
+        Operation::VaeDecode => {
+            let sizes = [batch, model.latent_channels, height / scale, width / scale];
+            let latents = recorder.input("latents", &sizes, recorder.element());
+            model.decode(&recorder, &latents)
+        }
+        _ => {
+            let pixels = recorder.input("pixels", &[batch, model.image_channels, height, width], recorder.element());
+            model.encode(&recorder, &pixels)
         }
     };
     let program = recorder.finish(*case);

@@ -6,6 +6,7 @@
 
 mod attention;
 mod autoencoder_kl;
+mod autoencoder_tiny;
 mod causal;
 mod derive;
 mod distribution;

@@ -8,8 +8,13 @@ use super::execution::Library;
 const COPY_BYTES: u64 = 16;
 /// What a kernel that wants channels innermost asks for itself.
 const KERNEL_BYTES: u64 = 131;
+/// Input channels below which a kernel runs that needs no copies in half precision.
+const FEW_CHANNELS: u64 = 8;
+/// Output positions (batch included) above which, and output channels from which, that kernel runs.
+const KERNEL_POSITIONS: u64 = 1 << 14;
+const KERNEL_CHANNELS: u64 = 32;
 /// Output positions from which a 1×1 convolution runs on a kernel that asks for anything.
-const LARGE_POSITIONS: u64 = 1 << 17;
+const POINTWISE_POSITIONS: u64 = 1 << 17;
 /// What that kernel asks for, in half and single precision.
 const POINTWISE_BYTES: [u64; 2] = [272, 400];
 
@@ -100,19 +105,22 @@ impl WorkspaceModel {
 fn hopper(call: &ConvolutionCall) -> u64 {
     let half = call.dtype != DType::Fp32;
     let positions = call.batch * call.output.iter().product::<u64>();
+    let few = call.input_channels < FEW_CHANNELS;
     if call.is_pointwise() {
-        let large = positions >= LARGE_POSITIONS && call.input_channels >= 8;
+        let large = positions >= POINTWISE_POSITIONS && !few;
         return if large { POINTWISE_BYTES[usize::from(!half)] } else { 0 };
     }
     let Padded { input, output, weights } = call.padded();
-    let few = call.input_channels < 8;
+    let large = positions > KERNEL_POSITIONS && call.output_channels >= KERNEL_CHANNELS;
+    let kernel = if large { KERNEL_BYTES } else { 0 };
     match call.layout {
+        MemoryLayout::ChannelsLast if few && half => 0,
         MemoryLayout::ChannelsLast => {
             let pads_output = call.output_channels % call.channel_group() != 0;
-            if pads_output { output + weights + COPY_BYTES } else { KERNEL_BYTES }
+            if pads_output { output + weights + COPY_BYTES } else { kernel }
         }
         MemoryLayout::Contiguous if few && half && call.channel_group() > 1 => 0,
         MemoryLayout::Contiguous if few && !half => input + weights + COPY_BYTES,
-        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + KERNEL_BYTES,
+        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + kernel,
     }
 }

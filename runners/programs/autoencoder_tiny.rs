@@ -1,0 +1,153 @@
+//! `AutoencoderTiny`: a chain of plain convolutions with rectified linear units.
+
+use headroom_family::architecture::AutoencoderTiny;
+
+use super::layers::{Convolution, Pieces};
+use super::recorder::{Recorder, Tensor};
+
+/// One link of the chain.
+#[derive(Clone, Debug)]
+enum Link {
+    Convolution(Convolution),
+    Activation,
+    Block([Convolution; 3]),
+    Upsample,
+}
+
+/// An encoder or a decoder.
+#[derive(Clone, Debug)]
+struct Chain(Vec<Link>);
+
+impl Chain {
+    fn parameters(&self, pieces: &mut Pieces) {
+        for (index, link) in self.0.iter().enumerate() {
+            pieces.within(format!("layers.{index}"), |p| match link {
+                Link::Convolution(layer) => layer.parameters(p),
+                Link::Block(layers) => {
+                    for (position, layer) in layers.iter().enumerate() {
+                        p.within(format!("conv.{}", 2 * position), |p| layer.parameters(p));
+                    }
+                }
+                Link::Activation | Link::Upsample => {}
+            });
+        }
+    }
+
+    fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
+        let mut hidden = input.clone();
+        for (index, link) in self.0.iter().enumerate() {
+            let _place = recorder.enter(format!("layers.{index}"));
+            hidden = match link {
+                Link::Convolution(layer) => layer.forward(recorder, &hidden),
+                Link::Activation => recorder.map(&hidden, "relu"),
+                Link::Block(layers) => block(recorder, layers, &hidden),
+                Link::Upsample => recorder.upsample_nearest(&hidden),
+            };
+        }
+        hidden
+    }
+}
+
+fn block(recorder: &Recorder, layers: &[Convolution; 3], input: &Tensor) -> Tensor {
+    let mut hidden = recorder.convolution("conv.0", &layers[0], input);
+    hidden = recorder.map(&hidden, "relu");
+    hidden = recorder.convolution("conv.2", &layers[1], &hidden);
+    hidden = recorder.map(&hidden, "relu");
+    hidden = recorder.convolution("conv.4", &layers[2], &hidden);
+    hidden = recorder.combine(&hidden, input, "add residual");
+    recorder.map(&hidden, "relu")
+}
+
+/// A distilled autoencoder.
+#[derive(Clone, Debug)]
+pub(super) struct TinyAutoencoder {
+    encoder: Chain,
+    decoder: Chain,
+    pub(super) image_channels: u64,
+    pub(super) latent_channels: u64,
+    /// Pixels per latent along a side.
+    pub(super) scale: u64,
+}
+
+impl From<&AutoencoderTiny> for TinyAutoencoder {
+    fn from(numbers: &AutoencoderTiny) -> Self {
+        Self {
+            encoder: encoder(numbers),
+            decoder: decoder(numbers),
+            image_channels: u64::from(numbers.image_channels),
+            latent_channels: u64::from(numbers.latent_channels),
+            scale: 1 << (numbers.num_encoder_blocks.len().max(1) - 1),
+        }
+    }
+}
+
+impl TinyAutoencoder {
+    pub(super) fn parameters(&self, pieces: &mut Pieces) {
+        pieces.within("encoder", |p| self.encoder.parameters(p));
+        pieces.within("decoder", |p| self.decoder.parameters(p));
+    }
+
+    /// Latents are squashed softly before, and pixels rescaled after.
+    pub(super) fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
+        let _place = recorder.enter("decoder");
+        let mut squashed = recorder.scale(latents, "scale latents");
+        squashed = recorder.map(&squashed, "tanh");
+        squashed = recorder.scale(&squashed, "scale back");
+        squashed = self.decoder.forward(recorder, &squashed);
+        let stretched = recorder.scale(&squashed, "scale pixels");
+        recorder.scale(&stretched, "shift pixels")
+    }
+
+    /// Pixels are rescaled before.
+    pub(super) fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
+        let _place = recorder.enter("encoder");
+        let shifted = recorder.scale(pixels, "shift pixels");
+        let scaled = recorder.scale(&shifted, "scale pixels");
+        drop(shifted);
+        self.encoder.forward(recorder, &scaled)
+    }
+}
+
+fn encoder(numbers: &AutoencoderTiny) -> Chain {
+    let mut links = Vec::new();
+    let mut last = u64::from(numbers.image_channels);
+    for (index, (&blocks, &channels)) in
+        numbers.num_encoder_blocks.iter().zip(&numbers.encoder_block_out_channels).enumerate()
+    {
+        let channels = u64::from(channels);
+        links.push(Link::Convolution(if index == 0 {
+            Convolution::flat(last, channels, 3)
+        } else {
+            Convolution::flat(channels, channels, 3).strided(2, 1).without_bias()
+        }));
+        links.extend(blocks_of(channels, blocks));
+        last = channels;
+    }
+    links.push(Link::Convolution(Convolution::flat(last, u64::from(numbers.latent_channels), 3)));
+    Chain(links)
+}
+
+fn decoder(numbers: &AutoencoderTiny) -> Chain {
+    let stages = numbers.num_decoder_blocks.len();
+    let first = numbers.decoder_block_out_channels.first().copied().map_or(1, u64::from);
+    let mut links =
+        vec![Link::Convolution(Convolution::flat(u64::from(numbers.latent_channels), first, 3)), Link::Activation];
+    for (index, (&blocks, &channels)) in
+        numbers.num_decoder_blocks.iter().zip(&numbers.decoder_block_out_channels).enumerate()
+    {
+        let channels = u64::from(channels);
+        links.extend(blocks_of(channels, blocks));
+        if index + 1 == stages {
+            links.push(Link::Convolution(Convolution::flat(channels, u64::from(numbers.image_channels), 3)));
+        } else {
+            links.push(Link::Upsample);
+            links.push(Link::Convolution(Convolution::flat(channels, channels, 3).without_bias()));
+        }
+    }
+    Chain(links)
+}
+
+fn blocks_of(channels: u64, count: u32) -> impl Iterator<Item = Link> {
+    let layer = Convolution::flat(channels, channels, 3);
+    (0..count).map(move |_| Link::Block([layer.clone(), layer.clone(), layer.clone()]))
+}
