@@ -54,7 +54,8 @@ pub enum InvalidReason {
     OutOfMemory,
     /// The allocator had to give memory back and try again.
     AllocatorRetry {
-        /// How many times.
+        /// How many times. In files it has a name of its own, since it stands beside the measurement's `retries`.
+        #[serde(rename = "allocator_retries")]
         retries: u64,
     },
     /// The driver moved memory to the host and it stayed there.
@@ -79,6 +80,11 @@ pub enum InvalidReason {
     },
     /// The operation needed more than the device has: part of it was in host memory.
     Oversubscribed,
+    /// A published figure whose source leaves open what was measured.
+    Unclear {
+        /// What it leaves open.
+        message: String,
+    },
 }
 
 impl fmt::Display for InvalidReason {
@@ -93,6 +99,7 @@ impl fmt::Display for InvalidReason {
             Self::ProbeFailed { message } => write!(f, "the probe failed: {message}"),
             Self::NegativeDelta { quantity } => write!(f, "the {quantity} delta is negative"),
             Self::Oversubscribed => f.write_str("it needed more than the device has"),
+            Self::Unclear { message } => write!(f, "its source leaves open what was measured: {message}"),
         }
     }
 }
@@ -234,6 +241,33 @@ fn is_zero(number: &u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_measurement_invalid_for_any_reason_keeps_its_shape_in_json() {
+        let message = "no".to_owned();
+        let reasons = [
+            InvalidReason::AllocatorRetry { retries: 2 },
+            InvalidReason::Spill { bytes: 3 },
+            InvalidReason::OperationFailed { message: message.clone() },
+            InvalidReason::ProbeFailed { message: message.clone() },
+            InvalidReason::NegativeDelta { quantity: message },
+            InvalidReason::OutOfMemory,
+        ];
+        for reason in reasons {
+            let deltas = Deltas { allocated_peak_bytes: 1, reserved_peak_bytes: 2, driver_bytes: Reading::Unknown };
+            let measurement = Measurement {
+                estimate_bytes: 1,
+                deltas,
+                demand_bytes: 2,
+                stretches: 1,
+                retries: 5,
+                residency: Residency::Partial { missing_bytes: 7 },
+                validity: Validity::Invalid(reason),
+            };
+            let json = serde_json::to_string(&measurement).unwrap();
+            assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap(), measurement, "{json}");
+        }
+    }
 
     #[test]
     fn demand_is_the_largest_delta_and_an_unknown_driver_is_not_zero_growth() {

@@ -81,7 +81,7 @@ impl Peaks {
     }
 
     fn thousandths(&self) -> u64 {
-        u64::try_from(1000 * self.reserved / self.allocated).unwrap_or(u64::MAX)
+        u64::try_from((1000 * self.reserved + self.allocated / 2) / self.allocated).unwrap_or(u64::MAX)
     }
 }
 

@@ -1,0 +1,136 @@
+//! A case is priced by its own fit inside the measured sizes, and by the safer figure elsewhere.
+
+use headroom_base::{AllocatorKind, AttentionKernel, Estimate, GIB, HardEnvironment, Source};
+use headroom_calibration::{
+    Basis, BuiltIns, Coefficients, Costs, Fit, Point, Shipped, ShippedLine, UnitRange, fit, resolve,
+};
+
+use crate::fixture::{hard, line, line_of, units};
+
+crate::claims![
+    inside_the_measured_sizes_the_own_fit_holds,
+    outside_the_measured_sizes_the_larger_of_both_holds,
+    without_a_fit_it_is_the_built_in_then_the_prediction_then_the_floor,
+    the_margin_is_on_the_empirical_part_alone,
+    two_sizes_are_no_fit,
+    an_envelope_is_never_under_a_window,
+    an_allocator_nobody_measured_gets_the_largest_of_the_others_and_says_so,
+    a_switch_that_changes_the_need_is_never_crossed,
+];
+
+/// A fit over 512² to 1024² of `bytes_per_unit` for each unit.
+fn own(bytes_per_unit: u64) -> Fit {
+    let points = [512, 768, 1024].map(|side| Point {
+        units: units(side),
+        demand_bytes: units(side) * bytes_per_unit,
+        analytic_bytes: 0,
+    });
+    fit(&points).unwrap()
+}
+
+fn shipped(environment: HardEnvironment, bytes_per_unit: u128) -> ShippedLine {
+    ShippedLine {
+        line: line(),
+        environment,
+        coefficients: Coefficients::new(0, bytes_per_unit, 1).unwrap(),
+        range: UnitRange { least_units: 1, largest_units: units(2048) },
+        windows: 6,
+        sizes: Vec::new(),
+        sources: Vec::new(),
+    }
+}
+
+fn built_ins(lines: Vec<ShippedLine>) -> BuiltIns {
+    BuiltIns::new([Shipped::new(hard().backend, hard().allocator, lines)])
+}
+
+fn costs(side: u32) -> Costs {
+    Costs { units: units(side), analytic_bytes: 0, predicted_bytes: None }
+}
+
+/// The price with an own fit of 1,000 bytes per unit and a built-in of `built_in`.
+fn price(side: u32, built_in: u128) -> (Source, u64) {
+    let built_ins = built_ins(vec![shipped(hard(), built_in)]);
+    let found = built_ins.find(&hard(), &line());
+    let estimate = resolve(&costs(side), Some(&own(1_000)), found.as_ref(), GIB);
+    (estimate.source, estimate.reservation_bytes * 20 / 21 / units(side))
+}
+
+fn inside_the_measured_sizes_the_own_fit_holds() {
+    for side in [512, 640, 1024] {
+        assert_eq!(price(side, 2_000), (Source::User, 1_000));
+        assert_eq!(price(side, 500), (Source::User, 1_000));
+    }
+}
+
+fn outside_the_measured_sizes_the_larger_of_both_holds() {
+    for side in [448, 511, 1025, 2048] {
+        assert_eq!(price(side, 2_000), (Source::LargerOfBoth, 2_000), "{side}");
+        assert_eq!(price(side, 500), (Source::LargerOfBoth, 1_000), "{side}");
+    }
+    // Nothing shipped: the prediction stands in; no program either: the own fit alone.
+    let predicted = Costs { predicted_bytes: Some(units(2048) * 1_500), ..costs(2048) };
+    let estimate = resolve(&predicted, Some(&own(1_000)), None, GIB);
+    assert_eq!((estimate.source, estimate.empirical_bytes), (Source::LargerOfBoth, units(2048) * 1_500));
+    assert_eq!(resolve(&costs(2048), Some(&own(1_000)), None, GIB).source, Source::User);
+}
+
+fn without_a_fit_it_is_the_built_in_then_the_prediction_then_the_floor() {
+    let built_ins = built_ins(vec![shipped(hard(), 2_000)]);
+    let found = built_ins.find(&hard(), &line()).unwrap();
+    assert_eq!(found.basis(), Basis::SameEnvironment);
+    let predicted = Costs { analytic_bytes: 100, predicted_bytes: Some(2_100), ..costs(512) };
+    let built_in = resolve(&predicted, None, Some(&found), 77);
+    assert_eq!(built_in, Estimate::new(100, units(512) * 2_000, Source::BuiltIn));
+    assert_eq!(resolve(&predicted, None, None, 77), Estimate::new(100, 2_000, Source::Predicted));
+    assert_eq!(resolve(&costs(512), None, None, 77), Estimate::floor(77));
+}
+
+fn the_margin_is_on_the_empirical_part_alone() {
+    let flat = |bytes: u64| Fit { coefficients: Coefficients::flat(bytes), ..own(1) };
+    let with_analytic = Costs { analytic_bytes: 2 * GIB, ..costs(512) };
+    let estimate = resolve(&with_analytic, Some(&flat(4 * GIB)), None, 0);
+    assert_eq!(estimate.reservation_bytes, 2 * GIB + (4 * GIB * 21).div_ceil(20));
+    assert_eq!(estimate.reservation_bytes * 100 / GIB, 620);
+    // A fraction of a byte is rounded once, after the margin.
+    let half = Fit { coefficients: Coefficients::new(41, 0, 2).unwrap(), ..own(1) };
+    assert_eq!(resolve(&costs(512), Some(&half), None, 0).reservation_bytes, 22);
+}
+
+fn two_sizes_are_no_fit() {
+    let points = [512, 768].map(|side| Point { units: units(side), demand_bytes: 1, analytic_bytes: 0 });
+    assert!(fit(&points).is_err());
+}
+
+fn an_envelope_is_never_under_a_window() {
+    let uneven = [(512, 900), (640, 1_200), (768, 1_000), (1024, 1_100)];
+    let points =
+        uneven.map(|(side, rate)| Point { units: units(side), demand_bytes: units(side) * rate, analytic_bytes: 0 });
+    let fit = fit(&points).unwrap();
+    for point in points {
+        assert!(fit.coefficients.bytes_at(point.units) >= point.demand_bytes);
+    }
+}
+
+fn an_allocator_nobody_measured_gets_the_largest_of_the_others_and_says_so() {
+    let with = |allocator| HardEnvironment { allocator, ..hard() };
+    let lines = vec![shipped(with(AllocatorKind::Native), 1_000), shipped(with(AllocatorKind::CudaMallocAsync), 3_000)];
+    let built_ins = built_ins(lines);
+    let rate = |environment: &HardEnvironment| {
+        let found = built_ins.find(environment, &line()).unwrap();
+        (found.basis(), found.estimate(units(512), 0).empirical_bytes / units(512))
+    };
+    assert_eq!(rate(&with(AllocatorKind::Native)), (Basis::SameEnvironment, 1_000));
+    assert_eq!(rate(&with(AllocatorKind::ExpandableSegments)), (Basis::OtherAllocators, 3_000));
+    let newer = HardEnvironment { framework: "framework 3".into(), ..hard() };
+    assert_eq!(rate(&newer), (Basis::SameAllocator, 1_000));
+    assert!(built_ins.find(&hard(), &line_of(headroom_base::Operation::VaeEncode)).is_none());
+}
+
+fn a_switch_that_changes_the_need_is_never_crossed() {
+    let built_ins = built_ins(vec![shipped(hard(), 1_000)]);
+    let math = HardEnvironment { attention: AttentionKernel::Math, ..hard() };
+    let searching = HardEnvironment { convolution_benchmark: true, ..hard() };
+    assert!(built_ins.find(&math, &line()).is_none());
+    assert!(built_ins.find(&searching, &line()).is_none());
+}

@@ -1,0 +1,102 @@
+//! A reset removes what one model measured on one card, and nothing else.
+
+use headroom_base::{DeviceClass, Operation, Window};
+use headroom_calibration::{
+    Attempt, BuiltIns, Knowledge, MeasuredBy, Platform, Record, ResetError, Store, reset, reset_stored, summarize_line,
+};
+
+use crate::fixture::{MODEL, context, device, finished, line, line_of, running, soft, straight, windows};
+
+crate::claims![
+    a_reset_leaves_other_models_windows_and_says_whose,
+    a_reset_covers_every_line_of_the_model,
+    a_reset_on_one_card_leaves_the_others_files,
+    a_model_that_is_being_measured_is_not_reset,
+];
+
+const PLATFORM: Platform = Platform { supported: true, generation_devices: 1, method_verified: true };
+
+fn by(model: &str, windows: Vec<Window>) -> Vec<Window> {
+    windows.into_iter().map(|window| Window { model: model.into(), ..window }).collect()
+}
+
+fn on(operation: Operation, windows: Vec<Window>) -> Vec<Window> {
+    windows.into_iter().map(|window| Window { line: line_of(operation), ..window }).collect()
+}
+
+/// Models A and B have measured the decode line, A the encode line too; C prices on the decode line only.
+fn shared() -> Record {
+    let parts = [
+        ("a", MODEL, windows("a", &straight(1_000))),
+        ("a2", MODEL, on(Operation::VaeEncode, windows("a2", &straight(500)))),
+        ("b", "model-b", by("model-b", windows("b", &straight(1_100)))),
+    ];
+    let mut record = Record::empty(device());
+    record.note_retained(77);
+    for (id, model, windows) in parts {
+        record.keep_attempt(Attempt { model: model.into(), ..finished(id, &windows) });
+        record.windows.extend(windows);
+    }
+    record
+}
+
+fn a_reset_leaves_other_models_windows_and_says_whose() {
+    let mut record = shared();
+    let answer = reset(&mut record, MODEL, &context()).unwrap();
+    assert_eq!(answer.removed_windows, 18);
+    let kept = by("model-b", windows("b", &straight(1_100)));
+    assert_eq!(record.windows, kept);
+    assert_eq!((record.attempts.len(), record.retained_bytes), (1, Some(77)));
+    assert_eq!(answer.summary(), "18 windows of model-a were removed; measurements of model-b still apply.");
+    let on_decode = answer.lines.iter().find(|remaining| remaining.line == line()).unwrap();
+    assert_eq!(on_decode.measured_by, [MeasuredBy { model: "model-b".into(), windows: 6 }]);
+
+    // The shared line stays calibrated, for the one that was reset and for the one that never measured.
+    let knowledge = Knowledge::new(record, context(), soft("driver 1"));
+    for model in [MODEL, "model-c"] {
+        let summary = summarize_line(&knowledge, &line(), model, PLATFORM, &BuiltIns::default());
+        assert_eq!(summary.own_windows, 0);
+        assert!(summary.sizes.iter().all(|row| row.counted && row.calibrated.is_some()));
+    }
+}
+
+fn a_reset_covers_every_line_of_the_model() {
+    let mut record = shared();
+    reset(&mut record, MODEL, &context()).unwrap();
+    assert!(record.windows.iter().all(|window| window.model != MODEL));
+    let again = reset(&mut record, MODEL, &context()).unwrap();
+    assert_eq!((again.removed_windows, again.lines.len()), (0, 0));
+    reset(&mut record, "model-b", &context()).unwrap();
+    assert!(record.windows.is_empty());
+    let nothing = reset(&mut record, "model-b", &context()).unwrap().summary();
+    assert_eq!(nothing, "0 windows of model-b were removed; built-in figures apply again.");
+}
+
+fn a_reset_on_one_card_leaves_the_others_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path());
+    let other = DeviceClass { total_gib: 24, ..device() };
+    for class in [device(), other.clone()] {
+        let of_class = |record: &mut Record| {
+            *record = shared();
+            record.device = class.clone();
+            record.windows.iter_mut().for_each(|window| window.device = class.clone());
+        };
+        store.update(&class, of_class).unwrap();
+    }
+    let untouched = std::fs::read(store.path(&other)).unwrap();
+    let answer = reset_stored(&store, &device(), MODEL, &context()).unwrap();
+    assert_eq!(answer.removed_windows, 18);
+    assert_eq!(store.read(&device()).unwrap().windows.len(), 9);
+    assert_eq!(std::fs::read(store.path(&other)).unwrap(), untouched);
+}
+
+fn a_model_that_is_being_measured_is_not_reset() {
+    let mut record = shared();
+    record.keep_attempt(running("a3", 9));
+    let before = record.clone();
+    let error = reset(&mut record, MODEL, &context()).unwrap_err();
+    assert!(matches!(&error, ResetError::Running { attempt, .. } if attempt.0 == "a3"), "{error}");
+    assert_eq!(record, before);
+    assert!(reset(&mut record, "model-b", &context()).is_ok(), "another model's run is no obstacle");
+}
