@@ -46,7 +46,7 @@ pub enum CacheError {
         waited: Duration,
         /// What the allocator said.
         #[source]
-        source: AllocationError,
+        source: Box<AllocationError>,
     },
     /// The allocator failed for another reason than lack of memory.
     #[error("model `{key}`: {source}")]
@@ -55,7 +55,7 @@ pub enum CacheError {
         key: ModelKey,
         /// What the allocator said.
         #[source]
-        source: AllocationError,
+        source: Box<AllocationError>,
     },
     /// A piece that should be on the device is not held there.
     #[error("model `{key}`: {source}")]
@@ -96,7 +96,7 @@ impl CacheError {
     }
 
     pub(super) fn of_allocation(key: &ModelKey, missing_bytes: u64, waited: Duration, source: AllocationError) -> Self {
-        let key = key.clone();
+        let (key, source) = (key.clone(), Box::new(source));
         if source.is_out_of_memory() {
             Self::OutOfMemory { key, missing_bytes, waited, source }
         } else {

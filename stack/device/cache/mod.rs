@@ -152,13 +152,14 @@ impl Cache {
     /// are left, and a model that nobody else uses is in host memory, whole.
     pub fn lock(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
         let scope = current();
-        if scope.is_none() {
-            mutant!(
-                "idle_scope_does_work",
-                "every lock of a busy server asks the driver although nobody measures",
-                right: (),
-                wrong: drop(self.device().process_bytes()),
-            );
+        let works_when_idle = mutant!(
+            "idle_scope_does_work",
+            "every lock of a busy server asks the driver although nobody measures",
+            right: false,
+            wrong: scope.is_none(),
+        );
+        if works_when_idle {
+            drop(self.device().process_bytes());
         }
         self.lock_in(key, working_bytes, scope.as_ref())
     }

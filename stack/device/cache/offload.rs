@@ -45,15 +45,14 @@ impl Cache {
         let (wanted, only_optional) = match amount {
             Amount::All => (u64::MAX, false),
             Amount::AtLeast(_) if entry.loading == Loading::Whole => (u64::MAX, false),
-            Amount::AtLeast(bytes) => (bytes, false),
+            Amount::AtLeast(bytes) => mutant!(
+                "offload_whole_outside_calibration",
+                "an ordinary lock throws whole models off the device where a few pieces would do",
+                right: (bytes, false),
+                wrong: (u64::MAX, false),
+            ),
             Amount::OptionalAtLeast(bytes) => (bytes, true),
         };
-        let wanted = mutant!(
-            "offload_whole_outside_calibration",
-            "an ordinary lock throws whole models off the device where a few pieces would do",
-            right: wanted,
-            wrong: u64::MAX,
-        );
         let mut chosen = Vec::new();
         let mut bytes = 0;
         for required in [false, true] {

@@ -12,7 +12,8 @@ use super::state::Slot;
 use super::{CacheError, Move};
 
 impl Locking<'_> {
-    /// Inside a calibration: every other unlocked model goes, whole, so that the measured one ends fully resident.
+    /// Inside a calibration: every other unlocked model goes, whole, so that the measured one ends fully resident; and
+    /// the reserve is emptied, so that its weights do not land in segments that hide what the operation takes.
     pub(super) fn clear_the_device(&mut self) -> Result<(), CacheError> {
         let own = self.slot;
         let enough = mutant!(
@@ -31,7 +32,7 @@ impl Locking<'_> {
             );
             self.offload(*slot, amount)?;
         }
-        if candidates.is_empty() { Ok(()) } else { self.empty_cache() }
+        self.empty_cache()
     }
 
     /// Moves unlocked models off, smallest first, until the budget holds what the model lacks. Returns the budget then.
@@ -167,7 +168,7 @@ impl Locking<'_> {
 
     pub(super) fn empty_cache(&self) -> Result<(), CacheError> {
         let emptied = self.cache.device().empty_cache();
-        emptied.map_err(|source| CacheError::Allocator { key: self.key.clone(), source })
+        emptied.map_err(|source| CacheError::Allocator { key: self.key.clone(), source: Box::new(source) })
     }
 }
 

@@ -276,7 +276,8 @@ mod made {
 
     pub(super) fn other_than(device: &Device) -> Option<Device> {
         let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = made.iter().filter_map(Weak::upgrade).filter(|shared| !Arc::ptr_eq(shared, &device.shared));
-        others.map(|shared| Device { shared }).last()
+        let newest_first = made.iter().rev().filter_map(Weak::upgrade);
+        let mut others = newest_first.filter(|shared| !Arc::ptr_eq(shared, &device.shared));
+        others.next().map(|shared| Device { shared })
     }
 }
