@@ -209,13 +209,18 @@ impl fmt::Display for Case {
 }
 
 /// What an operation's working memory grows with. The estimator of an architecture says which one it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostUnit {
     /// Pixels of one frame × bytes per element × batch: operations that hold one frame at a time.
     PixelBytes,
     /// Pixels × frames × bytes per element × batch: operations that hold the whole clip.
     PixelFrameBytes,
+    /// Pixels × the frames held at once × bytes per element × batch: operations that go through a clip in chunks.
+    PixelChunkBytes {
+        /// Frames of a chunk; a shorter clip holds all of its own.
+        frames: u32,
+    },
     /// Tokens × batch, where an image has one token per square of `side` pixels, and `fixed` more.
     Tokens {
         /// Pixels along the side of the square one token covers (UNet: 8, FLUX.1: 16).
@@ -235,6 +240,10 @@ impl CostUnit {
             }
             (Self::PixelFrameBytes, Extent::Pixels { width, height, frames }) => {
                 u64::from(width) * u64::from(height) * u64::from(frames) * case.dtype.element_bytes()
+            }
+            (Self::PixelChunkBytes { frames: chunk }, Extent::Pixels { width, height, frames }) => {
+                let held = u64::from(frames.min(chunk));
+                u64::from(width) * u64::from(height) * held * case.dtype.element_bytes()
             }
             (Self::Tokens { side, fixed }, Extent::Pixels { width, height, frames }) => {
                 let across = u64::from(width.div_ceil(side));
@@ -271,6 +280,8 @@ mod tests {
             (CostUnit::PixelBytes, DECODE.with_batch(3), pixels * 6),
             (CostUnit::PixelBytes, DECODE.with_frames(9), pixels * 2),
             (CostUnit::PixelFrameBytes, DECODE.with_frames(9), pixels * 18),
+            (CostUnit::PixelChunkBytes { frames: 4 }, DECODE, pixels * 2),
+            (CostUnit::PixelChunkBytes { frames: 4 }, DECODE.with_frames(17), pixels * 8),
             (CostUnit::Tokens { side: 16, fixed: 512 }, DECODE.with_batch(2), (64 * 32 + 512) * 2),
             (CostUnit::Tokens { side: 16, fixed: 0 }, Case::text(DType::Bf16, 77).with_batch(2), 154),
         ];
