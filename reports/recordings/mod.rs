@@ -22,7 +22,7 @@ pub enum Recording {
     /// A script of allocations and frees with the counters after every step.
     Scenario(Scenario),
     /// One operation, event by event.
-    Trace(TraceRecording),
+    Trace(Box<TraceRecording>),
 }
 
 /// Why a file is not a recording.
@@ -92,7 +92,7 @@ fn parse_line(text: &str) -> Result<Recording, String> {
     if value.get("steps").is_some() {
         scenario::from_json(value).map(Recording::Scenario)
     } else if value.get("events").is_some() {
-        trace::from_json(value).map(Recording::Trace)
+        trace::from_json(value).map(|trace| Recording::Trace(Box::new(trace)))
     } else {
         Err("neither `steps` (a scenario) nor `events` (a trace) is in it".to_owned())
     }

@@ -48,7 +48,7 @@ pub enum AllocationError {
         /// Bytes asked for; 0 when memory was being given back.
         requested_bytes: u64,
         /// What the driver said.
-        error: DriverError,
+        error: Box<DriverError>,
         /// Where the allocator stood.
         situation: Situation,
     },

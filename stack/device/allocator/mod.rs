@@ -14,6 +14,7 @@ pub mod sizes;
 mod stream_ordered;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use headroom_base::{AllocatorKind, DeviceFigures, Reclaim};
 
@@ -61,6 +62,12 @@ struct Pool {
     searches: u64,
 }
 
+/// Where a new allocator begins to number its allocations: far from every other's, so that no handle fits two.
+fn first_serial() -> u64 {
+    static ALLOCATORS: AtomicU64 = AtomicU64::new(0);
+    ALLOCATORS.fetch_add(1, Ordering::Relaxed) << 40
+}
+
 /// A caching allocator over a driver: PyTorch's rules, counters and peaks.
 ///
 /// All memory is used on one stream. It is not shared between threads.
@@ -90,7 +97,7 @@ impl<D: Driver> Allocator<D> {
             ranges: Vec::new(),
             excess: Excess::default(),
             counters: Counters::default(),
-            serial: 0,
+            serial: first_serial(),
             events: None,
         }
     }
@@ -140,7 +147,9 @@ impl<D: Driver> Allocator<D> {
     pub fn empty_cache(&mut self) -> Result<(), AllocationError> {
         match self.release_cached() {
             None => Ok(()),
-            Some(error) => Err(AllocationError::Driver { requested_bytes: 0, error, situation: self.situation() }),
+            Some(error) => {
+                Err(AllocationError::Driver { requested_bytes: 0, error: Box::new(error), situation: self.situation() })
+            }
         }
     }
 

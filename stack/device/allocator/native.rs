@@ -75,7 +75,7 @@ impl<D: Driver> Allocator<D> {
             self.counters.num_ooms += 1;
             return AllocationError::OutOfMemory { requested_bytes, situation };
         }
-        AllocationError::Driver { requested_bytes, error, situation }
+        AllocationError::Driver { requested_bytes, error: Box::new(error), situation }
     }
 
     /// Asks the driver for memory; the block that comes back is not among the free ones.

@@ -31,7 +31,7 @@ pub(crate) fn trace_recordings(name: &str) -> Vec<TraceRecording> {
     recorded(name)
         .into_iter()
         .map(|recording| match recording {
-            Recording::Trace(recording) => recording,
+            Recording::Trace(recording) => *recording,
             Recording::Scenario(_) => panic!("{name} holds a scenario"),
         })
         .collect()
