@@ -7,10 +7,10 @@ use headroom_base::{
     HardEnvironment, InvalidReason, LineKey, Measurement, MemoryLayout, Operation, Origin, Reading, Residency, RunKind,
     SoftEnvironment, Tiling, Validity, Window,
 };
-use headroom_calibration::Attempt;
+use headroom_calibration::{Attempt, Counted, Uncounted};
 use serde::Deserialize;
 
-use crate::report::{AttemptRecord, DeviceRecord};
+use crate::report::{AttemptRecord, DeviceRecord, Provenance, Report, WindowRecord};
 
 /// What the driver says of an NVIDIA H200: 143,155.9 MiB, 615 MiB less than NVML's figure.
 pub const H200_TOTAL_BYTES: u64 = 1_431_559 * (1 << 20) / 10;
@@ -96,6 +96,33 @@ pub enum ImportError {
         /// The device.
         device: String,
     },
+}
+
+/// Recordings of one machine as one report, its windows not judged yet.
+///
+/// # Errors
+/// At the first line that is not a window.
+pub fn report_of(
+    provenance: Provenance,
+    recordings: &[(&str, &str)],
+    total_bytes: &dyn Fn(&str) -> Option<u64>,
+    price: PriceCase<'_>,
+) -> Result<Report, ImportError> {
+    let report_id = provenance.report_id.clone();
+    let mut report = Report::new(provenance);
+    for (name, text) in recordings {
+        let recording = Recording { name, report_id: &report_id, total_bytes, price };
+        let imported = import_windows(recording, text)?;
+        report.devices.extend(imported.devices);
+        report.attempts.extend(imported.attempts);
+        for (window, seconds) in imported.windows {
+            let record = WindowRecord::new(window, Counted::Excluded(Uncounted::NoAttempt));
+            report.windows.push(WindowRecord { seconds, ..record });
+        }
+    }
+    report.devices.sort();
+    report.devices.dedup();
+    Ok(report)
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

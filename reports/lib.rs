@@ -4,14 +4,18 @@
 //! a folder that is written to, and the `read` functions that open one named file.
 
 pub mod format;
+pub mod import_public;
 pub mod import_windows;
 pub mod junit;
+pub mod merge;
 pub mod output;
 pub mod recordings;
 pub mod redact;
 pub mod report;
+pub mod ship;
 pub mod snapshot;
 pub mod summary;
+pub mod verdicts;
 
 pub use format::{FORMAT_VERSION, ReadReportError, read_report};
 pub use output::{OutputError, OutputFolder};

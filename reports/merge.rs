@@ -1,0 +1,162 @@
+//! Several reports as one, the same one in whatever order they come.
+
+use std::collections::BTreeMap;
+
+use headroom_base::{AttemptId, mutant};
+use serde::Serialize;
+
+use crate::format::FormatVersion;
+use crate::report::{AttemptRecord, MutantReport, Provenance, Report, WindowRecord};
+
+/// Why reports cannot be merged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// Nothing to merge.
+    #[error("there is no report to merge: name at least one")]
+    Nothing,
+    /// Two reports have one id and say different things.
+    #[error(
+        "two different reports are called `{report_id}` ({what} differs): one of them was changed or given another's id"
+    )]
+    SameIdOtherContent {
+        /// The id.
+        report_id: String,
+        /// What differs.
+        what: String,
+    },
+}
+
+/// Merges reports. A report that is there twice, alone or inside a merged one, counts once; one that is
+/// withdrawn in any copy is withdrawn. Attempts are named `report/attempt`, so that two machines' attempts of
+/// one name stay two.
+///
+/// # Errors
+/// When there is none, or two different ones have the same id.
+pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
+    if reports.is_empty() {
+        return Err(MergeError::Nothing);
+    }
+    let mut merged = Report {
+        format: FormatVersion::CURRENT,
+        provenance: merged_provenance(reports)?,
+        devices: reports.iter().flat_map(|report| report.devices.clone()).collect(),
+        attempts: merged_attempts(reports)?,
+        windows: merged_windows(reports)?,
+        trials: reports.iter().flat_map(|report| report.trials.clone()).collect(),
+        families: reports.iter().flat_map(|report| report.families.clone()).collect(),
+        mutants: merged_mutants(reports),
+    };
+    merged.devices.sort();
+    merged.devices.dedup();
+    sort_by_text(&mut merged.trials);
+    sort_by_text(&mut merged.families);
+    Ok(merged)
+}
+
+fn merged_provenance(reports: &[Report]) -> Result<Vec<Provenance>, MergeError> {
+    let mut merged: BTreeMap<&str, Provenance> = BTreeMap::new();
+    for from in reports.iter().flat_map(|report| &report.provenance) {
+        let Some(known) = merged.get_mut(from.report_id.as_str()) else {
+            merged.insert(&from.report_id, from.clone());
+            continue;
+        };
+        let withdrawn = mutant!(
+            "withdrawal_forgotten",
+            "figures that were found to be wrong come back with an old copy of their report",
+            right: known.withdrawn.clone().max(from.withdrawn.clone()),
+            wrong: None,
+        );
+        known.withdrawn.clone_from(&withdrawn);
+        if *known != (Provenance { withdrawn, ..from.clone() }) {
+            let what = "where it comes from".to_owned();
+            return Err(MergeError::SameIdOtherContent { report_id: from.report_id.clone(), what });
+        }
+    }
+    Ok(merged.into_values().collect())
+}
+
+/// The name of an attempt wherever its report is merged into.
+fn full_name(id: &AttemptId, report_id: &str) -> AttemptId {
+    let is_full = id.0.strip_prefix(report_id).is_some_and(|rest| rest.starts_with('/'));
+    mutant!(
+        "attempts_of_one_name_pooled",
+        "two machines' attempts are judged as one, and the clean one makes the other look fragmented",
+        right: if is_full { id.clone() } else { AttemptId(format!("{report_id}/{id}")) },
+        wrong: id.clone(),
+    )
+}
+
+fn merged_attempts(reports: &[Report]) -> Result<Vec<AttemptRecord>, MergeError> {
+    let mut merged: BTreeMap<AttemptId, AttemptRecord> = BTreeMap::new();
+    for record in reports.iter().flat_map(|report| &report.attempts) {
+        let mut record = record.clone();
+        record.attempt.id = full_name(&record.attempt.id, &record.report_id);
+        match merged.get(&record.attempt.id) {
+            Some(known) if *known != record => {
+                let what = format!("attempt {}", record.attempt.id);
+                return Err(MergeError::SameIdOtherContent { report_id: record.report_id, what });
+            }
+            _ => drop(merged.insert(record.attempt.id.clone(), record)),
+        }
+    }
+    Ok(merged.into_values().collect())
+}
+
+/// What makes a window the same one in two reports: its attempt, run and try. A window of no attempt is
+/// known by all it says, and by how often the report said that before.
+type WindowKey = (Option<AttemptId>, u32, u32, String, usize);
+
+fn merged_windows(reports: &[Report]) -> Result<Vec<WindowRecord>, MergeError> {
+    let mut merged: BTreeMap<WindowKey, WindowRecord> = BTreeMap::new();
+    for report in reports {
+        let owners: BTreeMap<&AttemptId, &str> =
+            report.attempts.iter().map(|record| (&record.attempt.id, record.report_id.as_str())).collect();
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for record in &report.windows {
+            let mut record = record.clone();
+            let owner = record.window.attempt_id.as_ref().and_then(|id| owners.get(id).copied());
+            if let (Some(id), Some(owner)) = (&mut record.window.attempt_id, owner) {
+                *id = full_name(id, owner);
+            }
+            let key = window_key(&record, owner.is_some(), &mut seen);
+            match merged.get(&key) {
+                Some(known) if known.window != record.window => {
+                    let what = format!("run {} of {}", record.window.run, record.window.model);
+                    return Err(MergeError::SameIdOtherContent { report_id: owner.unwrap_or_default().into(), what });
+                }
+                Some(known) if as_text(known) <= as_text(&record) => {}
+                _ => drop(merged.insert(key, record)),
+            }
+        }
+    }
+    Ok(merged.into_values().collect())
+}
+
+fn window_key(record: &WindowRecord, owned: bool, seen: &mut BTreeMap<String, usize>) -> WindowKey {
+    let window = &record.window;
+    if owned {
+        return (window.attempt_id.clone(), window.run, window.retry, String::new(), 0);
+    }
+    let text = as_text(window);
+    let before = seen.entry(text.clone()).or_default();
+    *before += 1;
+    (window.attempt_id.clone(), window.run, window.retry, text, *before)
+}
+
+fn merged_mutants(reports: &[Report]) -> Option<MutantReport> {
+    let mut grades: Vec<_> = reports.iter().filter_map(|r| r.mutants.as_ref()).flat_map(|m| m.grades.clone()).collect();
+    let any = reports.iter().any(|report| report.mutants.is_some());
+    grades.sort_by(|left, right| (&left.name, &left.killed_by).cmp(&(&right.name, &right.killed_by)));
+    grades.dedup();
+    any.then_some(MutantReport { grades })
+}
+
+/// Orders values that have no order of their own by their text, and drops repetitions.
+fn sort_by_text<T: Serialize>(values: &mut Vec<T>) {
+    values.sort_by_cached_key(as_text);
+    values.dedup_by_key(|value| as_text(value));
+}
+
+fn as_text<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
