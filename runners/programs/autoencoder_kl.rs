@@ -1,11 +1,14 @@
 //! `AutoencoderKL` and `AutoencoderKLFlux2`: an encoder and a decoder of residual blocks, with attention in the middle.
 
+use headroom_base::Operation;
 use headroom_family::architecture::{AutoencoderKl, AutoencoderKlFlux2};
 
+use super::derive::{Model, Request, Unsupported};
 use super::layers::{Convolution, GroupNorm, Pieces};
 use super::recorder::{Recorder, Tensor};
 use super::residual::{Downsample, PixelAttention, ResnetBlock, Upsample};
 use super::shape::Element;
+use super::tiling::Tiles;
 
 /// Residual blocks with attention between them.
 #[derive(Clone, Debug)]
@@ -139,10 +142,10 @@ pub(super) struct ImageAutoencoder {
     post_quant: Option<Convolution>,
     /// Channels of the running statistics over latent patches, where the model holds them.
     patch_statistics: Option<u64>,
-    pub(super) image_channels: u64,
-    pub(super) latent_channels: u64,
+    image_channels: u64,
+    latent_channels: u64,
     /// Pixels per latent along a side.
-    pub(super) scale: u64,
+    scale: u64,
 }
 
 impl From<&AutoencoderKl> for ImageAutoencoder {
@@ -185,7 +188,31 @@ impl ImageAutoencoder {
         }
     }
 
-    pub(super) fn parameters(&self, pieces: &mut Pieces) {
+    /// Latents to pixels.
+    fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
+        let mut latents = latents.clone();
+        if let Some(layer) = &self.post_quant {
+            latents = recorder.convolution("post_quant_conv", layer, &latents);
+        }
+        let _place = recorder.enter("decoder");
+        self.decoder.forward(recorder, &latents)
+    }
+
+    /// Pixels to the moments of a distribution over latents.
+    fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
+        let hidden = {
+            let _place = recorder.enter("encoder");
+            self.encoder.forward(recorder, pixels)
+        };
+        match &self.quant {
+            Some(layer) => recorder.convolution("quant_conv", layer, &hidden),
+            None => hidden,
+        }
+    }
+}
+
+impl Model for ImageAutoencoder {
+    fn parameters(&self, pieces: &mut Pieces) {
         pieces.within("encoder", |p| self.encoder.parameters(p));
         pieces.within("decoder", |p| self.decoder.parameters(p));
         if let Some(layer) = &self.quant {
@@ -203,25 +230,30 @@ impl ImageAutoencoder {
         }
     }
 
-    /// Latents to pixels.
-    pub(super) fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
-        let mut latents = latents.clone();
-        if let Some(layer) = &self.post_quant {
-            latents = recorder.convolution("post_quant_conv", layer, &latents);
-        }
-        let _place = recorder.enter("decoder");
-        self.decoder.forward(recorder, &latents)
-    }
-
-    /// Pixels to the moments of a distribution over latents.
-    pub(super) fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
-        let hidden = {
-            let _place = recorder.enter("encoder");
-            self.encoder.forward(recorder, pixels)
-        };
-        match &self.quant {
-            Some(layer) => recorder.convolution("quant_conv", layer, &hidden),
-            None => hidden,
+    fn run(&self, recorder: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
+        let [width, height] = request.image(self.scale)?;
+        let (batch, tiling) = (request.batch(), request.case.tiling);
+        match request.case.operation {
+            Operation::VaeDecode => {
+                let sizes = [batch, self.latent_channels, height / self.scale, width / self.scale];
+                let latents = recorder.input("latents", &sizes, recorder.element());
+                let tiles = tiling.map(|tiling| Tiles::of_decode(tiling, self.scale));
+                Ok(vec![match tiles.filter(|tiles| tiles.are_needed(&latents)) {
+                    Some(tiles) => tiles.run(recorder, &latents, |tile| self.decode(recorder, tile)),
+                    None => self.decode(recorder, &latents),
+                }])
+            }
+            Operation::VaeEncode => {
+                let sizes = [batch, self.image_channels, height, width];
+                let pixels = recorder.input("pixels", &sizes, recorder.element());
+                let tiles = tiling.map(|tiling| Tiles::of_encode(tiling, self.scale));
+                let moments = match tiles.filter(|tiles| tiles.are_needed(&pixels)) {
+                    Some(tiles) => tiles.run(recorder, &pixels, |tile| self.encode(recorder, tile)),
+                    None => self.encode(recorder, &pixels),
+                };
+                Ok(recorder.distribution(moments))
+            }
+            _ => Err(request.no_such_operation("vae_decode, vae_encode")),
         }
     }
 }

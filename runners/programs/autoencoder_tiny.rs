@@ -1,7 +1,9 @@
 //! `AutoencoderTiny`: a chain of plain convolutions with rectified linear units.
 
+use headroom_base::Operation;
 use headroom_family::architecture::AutoencoderTiny;
 
+use super::derive::{Model, Request, Unsupported};
 use super::layers::{Convolution, Pieces};
 use super::recorder::{Recorder, Tensor};
 
@@ -63,10 +65,10 @@ fn block(recorder: &Recorder, layers: &[Convolution; 3], input: &Tensor) -> Tens
 pub(super) struct TinyAutoencoder {
     encoder: Chain,
     decoder: Chain,
-    pub(super) image_channels: u64,
-    pub(super) latent_channels: u64,
+    image_channels: u64,
+    latent_channels: u64,
     /// Pixels per latent along a side.
-    pub(super) scale: u64,
+    scale: u64,
 }
 
 impl From<&AutoencoderTiny> for TinyAutoencoder {
@@ -82,13 +84,8 @@ impl From<&AutoencoderTiny> for TinyAutoencoder {
 }
 
 impl TinyAutoencoder {
-    pub(super) fn parameters(&self, pieces: &mut Pieces) {
-        pieces.within("encoder", |p| self.encoder.parameters(p));
-        pieces.within("decoder", |p| self.decoder.parameters(p));
-    }
-
     /// Latents are squashed softly before, and pixels rescaled after.
-    pub(super) fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
+    fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
         let _place = recorder.enter("decoder");
         let mut squashed = recorder.scale(latents, "scale latents");
         squashed = recorder.map(&squashed, "tanh");
@@ -99,12 +96,37 @@ impl TinyAutoencoder {
     }
 
     /// Pixels are rescaled before.
-    pub(super) fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
+    fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
         let _place = recorder.enter("encoder");
         let shifted = recorder.scale(pixels, "shift pixels");
         let scaled = recorder.scale(&shifted, "scale pixels");
         drop(shifted);
         self.encoder.forward(recorder, &scaled)
+    }
+}
+
+impl Model for TinyAutoencoder {
+    fn parameters(&self, pieces: &mut Pieces) {
+        pieces.within("encoder", |p| self.encoder.parameters(p));
+        pieces.within("decoder", |p| self.decoder.parameters(p));
+    }
+
+    fn run(&self, recorder: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
+        let [width, height] = request.image(self.scale)?;
+        request.untiled()?;
+        match request.case.operation {
+            Operation::VaeDecode => {
+                let sizes = [request.batch(), self.latent_channels, height / self.scale, width / self.scale];
+                let latents = recorder.input("latents", &sizes, recorder.element());
+                Ok(vec![self.decode(recorder, &latents)])
+            }
+            Operation::VaeEncode => {
+                let sizes = [request.batch(), self.image_channels, height, width];
+                let pixels = recorder.input("pixels", &sizes, recorder.element());
+                Ok(vec![self.encode(recorder, &pixels)])
+            }
+            _ => Err(request.no_such_operation("vae_decode, vae_encode")),
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use headroom_family::Architecture;
 use super::autoencoder_kl::ImageAutoencoder;
 use super::autoencoder_tiny::TinyAutoencoder;
 use super::causal::VideoAutoencoder;
+use super::estimator::converted;
 use super::execution::Execution;
 use super::layers::Pieces;
 use super::program::{Piece, Program};
 use super::recorder::{Recorder, Tensor};
-use super::tiling::Tiles;
 
 /// Why there is no program for a case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum Unsupported {
     },
     /// The architecture's programs do not run tile by tile.
     #[error(
-        "{architecture} has no tiled {operation}; tiled operations exist for autoencoder_kl and autoencoder_kl_flux2"
+        "{architecture} has no tiled {operation}; leave the tiling out, or use autoencoder_kl or autoencoder_kl_flux2"
     )]
     Tiling {
         /// The architecture's kind.
@@ -47,173 +47,121 @@ pub enum Unsupported {
     },
 }
 
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    kind: &'static str,
+    pub(super) case: &'a Case,
+}
+
+impl Request<'_> {
+    /// The refusal of an operation that the model does not have.
+    pub(super) fn no_such_operation(&self, supported: &'static str) -> Unsupported {
+        Unsupported::Operation { architecture: self.kind, operation: self.case.operation, supported }
+    }
+
+    /// The refusal of an extent.
+    pub(super) fn no_such_extent(&self, supported: impl Into<String>) -> Unsupported {
+        Unsupported::Extent { architecture: self.kind, case: *self.case, supported: supported.into() }
+    }
+
+    /// Items at once.
+    pub(super) fn batch(&self) -> u64 {
+        u64::from(self.case.batch)
+    }
+
+    /// Width, height and frames, each a positive multiple of what the model works on.
+    pub(super) fn pixels(&self, side: u64) -> Result<[u64; 3], Unsupported> {
+        let Extent::Pixels { width, height, frames } = self.case.extent else {
+            return Err(self.no_such_extent("pixels"));
+        };
+        let extent = [width, height, frames].map(u64::from);
+        if extent[..2].iter().any(|size| *size < side) || frames == 0 || self.case.batch == 0 {
+            return Err(self.no_such_extent(format!("at least one item of {side} pixels each way")));
+        }
+        Ok(extent)
+    }
+
+    /// The pixels of one image.
+    pub(super) fn image(&self, side: u64) -> Result<[u64; 2], Unsupported> {
+        match self.pixels(side)? {
+            [width, height, 1] => Ok([width, height]),
+            _ => Err(self.no_such_extent("one frame")),
+        }
+    }
+
+    /// Tokens of one text.
+    pub(super) fn tokens(&self) -> Result<u64, Unsupported> {
+        match self.case.extent {
+            Extent::Text { tokens } if tokens > 0 && self.case.batch > 0 => Ok(u64::from(tokens)),
+            _ => Err(self.no_such_extent("at least one token")),
+        }
+    }
+
+    /// Refuses a tiled case.
+    pub(super) fn untiled(&self) -> Result<(), Unsupported> {
+        match self.case.tiling {
+            None => Ok(()),
+            Some(_) => Err(Unsupported::Tiling { architecture: self.kind, operation: self.case.operation }),
+        }
+    }
+}
+
+/// A model made of layers: what it holds, and how it executes an operation.
+pub(super) trait Model {
+    /// Every parameter and buffer, in the order in which the reference moves them to a device.
+    fn parameters(&self, pieces: &mut Pieces);
+
+    /// Executes the case; what is returned is the operation's output.
+    fn run(&self, recorder: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported>;
+}
+
+fn model(architecture: &Architecture) -> Box<dyn Model> {
+    match architecture {
+        Architecture::AutoencoderKl(numbers) => Box::new(ImageAutoencoder::from(numbers)),
+        Architecture::AutoencoderKlFlux2(numbers) => Box::new(ImageAutoencoder::from(numbers)),
+        Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
+            Box::new(VideoAutoencoder::from(numbers))
+        }
+        Architecture::AutoencoderTiny(numbers) => Box::new(TinyAutoencoder::from(numbers)),
+        _ => Box::new(Unknown),
+    }
+}
+
+/// An architecture that this version has no layers for.
+struct Unknown;
+
+impl Model for Unknown {
+    fn parameters(&self, _: &mut Pieces) {}
+
+    fn run(&self, _: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
+        Err(request.no_such_operation("no program yet"))
+    }
+}
+
 /// The program of one operation.
 ///
 /// # Errors
 /// When the architecture has no such operation, or none for this extent; the error says what is supported.
 pub fn program(architecture: &Architecture, case: &Case, execution: &Execution) -> Result<Program, Unsupported> {
     let recorder = Recorder::new(execution, case.dtype);
-    match architecture {
-        Architecture::AutoencoderKl(numbers) => image(&ImageAutoencoder::from(numbers), architecture, case, recorder),
-        Architecture::AutoencoderKlFlux2(numbers) => {
-            image(&ImageAutoencoder::from(numbers), architecture, case, recorder)
+    let copies: Vec<Tensor> = match execution.stored {
+        Some(stored) if stored != case.dtype => {
+            converted(architecture, case.dtype).map(|bytes| recorder.converted_weight(bytes)).collect()
         }
-        Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
-            video(&VideoAutoencoder::from(numbers), architecture, case, recorder)
-        }
-        Architecture::AutoencoderTiny(numbers) => tiny(&TinyAutoencoder::from(numbers), architecture, case, recorder),
-        _ => Err(Unsupported::Operation {
-            architecture: architecture.kind(),
-            operation: case.operation,
-            supported: "none yet",
-        }),
-    }
+        _ => Vec::new(),
+    };
+    let output = model(architecture).run(&recorder, Request { kind: architecture.kind(), case })?;
+    drop(copies);
+    let program = recorder.finish(*case);
+    drop(output);
+    Ok(program)
 }
 
 /// Every parameter and buffer of the model with its size in `dtype`, in the order in which the reference moves them to
 /// a device.
 pub fn weights(architecture: &Architecture, dtype: DType) -> Vec<Piece> {
     let mut pieces = Pieces::new(dtype);
-    match architecture {
-        Architecture::AutoencoderKl(numbers) => ImageAutoencoder::from(numbers).parameters(&mut pieces),
-        Architecture::AutoencoderKlFlux2(numbers) => ImageAutoencoder::from(numbers).parameters(&mut pieces),
-        Architecture::AutoencoderKlQwenImage(numbers) | Architecture::AutoencoderKlWan(numbers) => {
-            VideoAutoencoder::from(numbers).parameters(&mut pieces);
-        }
-        Architecture::AutoencoderTiny(numbers) => TinyAutoencoder::from(numbers).parameters(&mut pieces),
-        _ => {}
-    }
+    model(architecture).parameters(&mut pieces);
     pieces.into_list()
-}
-
-/// Width, height and frames of a case.
-fn pixels(architecture: &Architecture, case: &Case) -> Result<[u64; 3], Unsupported> {
-    match case.extent {
-        Extent::Pixels { width, height, frames } => Ok([width, height, frames].map(u64::from)),
-        Extent::Text { .. } => {
-            Err(Unsupported::Extent { architecture: architecture.kind(), case: *case, supported: "pixels".to_owned() })
-        }
-    }
-}
-
-fn image(
-    model: &ImageAutoencoder,
-    architecture: &Architecture,
-    case: &Case,
-    recorder: Recorder,
-) -> Result<Program, Unsupported> {
-    let [width, height, frames] = pixels(architecture, case)?;
-    if frames != 1 {
-        return Err(Unsupported::Extent {
-            architecture: architecture.kind(),
-            case: *case,
-            supported: "one frame".to_owned(),
-        });
-    }
-    let batch = u64::from(case.batch);
-    let scale = model.scale;
-    let output: Vec<Tensor> = match case.operation {
-        Operation::VaeDecode => {
-            let latents = recorder.input(
-                "latents",
-                &[batch, model.latent_channels, height / scale, width / scale],
-                recorder.element(),
-            );
-            let decode = |tile: &Tensor| model.decode(&recorder, tile);
-            let tiles = case.tiling.map(|tiling| Tiles::of_decode(tiling, scale));
-            match tiles.filter(|tiles| tiles.are_needed(&latents)) {
-                Some(tiles) => vec![tiles.run(&recorder, &latents, decode)],
-                None => vec![decode(&latents)],
-            }
-        }
-        Operation::VaeEncode => {
-            let pixels = recorder.input("pixels", &[batch, model.image_channels, height, width], recorder.element());
-            let encode = |tile: &Tensor| model.encode(&recorder, tile);
-            let tiles = case.tiling.map(|tiling| Tiles::of_encode(tiling, scale));
-            let moments = match tiles.filter(|tiles| tiles.are_needed(&pixels)) {
-                Some(tiles) => tiles.run(&recorder, &pixels, encode),
-                None => encode(&pixels),
-            };
-            recorder.distribution(moments)
-        }
-        operation => {
-            return Err(Unsupported::Operation {
-                architecture: architecture.kind(),
-                operation,
-                supported: "vae_decode, vae_encode",
-            });
-        }
-    };
-    let program = recorder.finish(*case);
-    drop(output);
-    Ok(program)
-}
-
-fn video(
-    model: &VideoAutoencoder,
-    architecture: &Architecture,
-    case: &Case,
-    recorder: Recorder,
-) -> Result<Program, Unsupported> {
-    let [width, height, frames] = pixels(architecture, case)?;
-    if (frames - 1) % model.frame_scale != 0 {
-        return Err(Unsupported::Extent {
-            architecture: architecture.kind(),
-            case: *case,
-            supported: format!("one frame and any number of groups of {} more", model.frame_scale),
-        });
-    }
-    if case.tiling.is_some() {
-        return Err(Unsupported::Tiling { architecture: architecture.kind(), operation: case.operation });
-    }
-    let batch = u64::from(case.batch);
-    let scale = model.scale;
-    let output = match case.operation {
-        Operation::VaeDecode => {
-            let latent_frames = (frames - 1) / model.frame_scale + 1;
-            let sizes = [batch, model.latent_channels, latent_frames, height / scale, width / scale];
-            let latents = recorder.input("latents", &sizes, recorder.element());
-            vec![model.decode(&recorder, &latents)]
-        }
-        Operation::VaeEncode => {
-            let sizes = [batch, model.image_channels, frames, height, width];
-            let pixels = recorder.input("pixels", &sizes, recorder.element());
-            recorder.distribution(model.encode(&recorder, &pixels))
-        }
-        operation => {
-            return Err(Unsupported::Operation {
-                architecture: architecture.kind(),
-                operation,
-                supported: "vae_decode, vae_encode",
-            });
-        }
-    };
-    let program = recorder.finish(*case);
-    drop(output);
-    Ok(program)
-}
-
-fn tiny(
-    model: &TinyAutoencoder,
-    architecture: &Architecture,
-    case: &Case,
-    recorder: Recorder,
-) -> Result<Program, Unsupported> {
-    let [width, height, _] = pixels(architecture, case)?;
-    let batch = u64::from(case.batch);
-    let scale = model.scale;
-    let output = match case.operation {
-        Operation::VaeDecode => {
-            let sizes = [batch, model.latent_channels, height / scale, width / scale];
-            let latents = recorder.input("latents", &sizes, recorder.element());
-            model.decode(&recorder, &latents)
-        }
-        _ => {
-            let pixels = recorder.input("pixels", &[batch, model.image_channels, height, width], recorder.element());
-            model.encode(&recorder, &pixels)
-        }
-    };
-    let program = recorder.finish(*case);
-    drop(output);
-    Ok(program)
 }

@@ -30,21 +30,21 @@ impl Pieces {
 
     /// A parameter of these sizes, in the model's element type.
     pub(super) fn parameter(&mut self, name: &str, sizes: &[u64]) {
-        self.add(name, sizes.iter().product::<u64>() * self.dtype.element_bytes());
+        self.add(name, sizes.iter().product::<u64>() * self.dtype.element_bytes(), true);
     }
 
     /// A buffer, whose element type is its own.
     pub(super) fn buffer(&mut self, name: &str, sizes: &[u64], element: Element) {
-        self.add(name, sizes.iter().product::<u64>() * element.bytes());
+        self.add(name, sizes.iter().product::<u64>() * element.bytes(), false);
     }
 
-    fn add(&mut self, name: &str, bytes: u64) {
+    fn add(&mut self, name: &str, bytes: u64, floating: bool) {
         let mut full = self.path.join(".");
         if !full.is_empty() {
             full.push('.');
         }
         full.push_str(name);
-        self.list.push(Piece { name: full, bytes });
+        self.list.push(Piece { name: full, bytes, floating });
     }
 
     pub(super) fn into_list(self) -> Vec<Piece> {

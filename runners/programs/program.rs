@@ -86,6 +86,8 @@ pub struct Piece {
     pub name: String,
     /// Its size.
     pub bytes: u64,
+    /// Whether its element type is the model's, and changes with it.
+    pub floating: bool,
 }
 
 /// An operation as a list of allocations and frees.

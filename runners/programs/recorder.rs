@@ -177,7 +177,8 @@ impl Recorder {
     pub(super) fn input(&self, name: &str, sizes: &[u64], element: Element) -> Tensor {
         let shape = Shape::of(sizes, self.execution.memory_layout);
         let bytes = shape.elements() * element.bytes();
-        self.inputs.borrow_mut().push(Piece { name: name.to_owned(), bytes });
+        let floating = matches!(element, Element::Float(_));
+        self.inputs.borrow_mut().push(Piece { name: name.to_owned(), bytes, floating });
         self.tensor(None, shape, element)
     }
 
@@ -207,6 +208,12 @@ impl Recorder {
         role: Role,
     ) -> Tensor {
         self.allocate(Shape::of(sizes, layout), element, operator, role)
+    }
+
+    /// A converted copy of a weight.
+    pub(super) fn converted_weight(&self, bytes: u64) -> Tensor {
+        let id = self.log_allocation(bytes, "converted weights", Role::Weights);
+        self.tensor(id, Shape::contiguous(&[bytes]), Element::Bool)
     }
 
     /// Scratch memory that lives until the returned value is dropped.

@@ -1,0 +1,143 @@
+//! Runs programs on the caching allocator: what an operation needs, with no GPU.
+
+use std::collections::HashMap;
+
+use headroom_base::{AllocatorKind, Case};
+use headroom_device::{Allocation, AllocationError, Allocator, Settings, SimulatedCard, SimulatedDriver};
+use headroom_family::Architecture;
+
+use super::derive::{Unsupported, program, weights};
+use super::execution::Execution;
+use super::program::{Piece, Program, Role, Step};
+
+/// Memory of the card on which predictions run: more than any operation asks for.
+const CARD_GIB: u64 = 1 << 12;
+
+/// The peaks of one run above what was there before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peaks {
+    /// What was allocated before.
+    pub allocated_baseline_bytes: u64,
+    /// What was reserved before.
+    pub reserved_baseline_bytes: u64,
+    /// Peak of allocated memory above the baseline.
+    pub allocated_peak_bytes: u64,
+    /// Peak of reserved memory above the baseline.
+    pub reserved_peak_bytes: u64,
+}
+
+/// What an operation needs on an allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prediction {
+    /// The first run of a process, in which libraries set themselves up.
+    pub first: Peaks,
+    /// Any later run.
+    pub later: Peaks,
+}
+
+impl Prediction {
+    /// Working memory of a run after the first: the larger of its peaks.
+    pub fn demand_bytes(&self) -> u64 {
+        self.later.allocated_peak_bytes.max(self.later.reserved_peak_bytes)
+    }
+}
+
+/// Why nothing was predicted.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictionError {
+    /// There is no program.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The operation needs more than the card of the prediction has, which is far beyond any real one.
+    #[error("the operation does not fit a card of {CARD_GIB} GiB: {0}; ask for a smaller case")]
+    TooLarge(#[from] AllocationError),
+}
+
+/// What an operation needs on an allocator of this kind with its default settings.
+///
+/// # Errors
+/// When there is no program for the case, or it exceeds every card.
+pub fn predict(
+    architecture: &Architecture,
+    case: &Case,
+    execution: &Execution,
+    kind: AllocatorKind,
+) -> Result<Prediction, PredictionError> {
+    let program = program(architecture, case, execution)?;
+    let stored = execution.stored.unwrap_or(case.dtype);
+    predict_program(&program, &weights(architecture, stored), &Settings::of_kind(kind))
+}
+
+/// What a program needs beside these weights on an allocator with these settings.
+///
+/// The weights are loaded in order, then the inputs; each of the two runs starts from an emptied cache and reset peaks,
+/// as a measured window does.
+///
+/// # Errors
+/// When it exceeds every card.
+pub fn predict_program(
+    program: &Program,
+    weights: &[Piece],
+    settings: &Settings,
+) -> Result<Prediction, PredictionError> {
+    let card = SimulatedCard::with_gib(CARD_GIB);
+    let mut process =
+        Process { allocator: Allocator::new(card.driver(), settings.clone()), persistent: HashMap::new() };
+    for piece in weights.iter().chain(&program.inputs) {
+        process.allocator.allocate(piece.bytes)?;
+    }
+    let first = process.run(program)?;
+    let later = process.run(program)?;
+    Ok(Prediction { first, later })
+}
+
+/// A simulated process: its allocator and the library workspaces that stay in it.
+struct Process {
+    allocator: Allocator<SimulatedDriver>,
+    persistent: HashMap<&'static str, Allocation>,
+}
+
+impl Process {
+    fn run(&mut self, program: &Program) -> Result<Peaks, AllocationError> {
+        self.allocator.empty_cache()?;
+        self.allocator.reset_peaks();
+        let before = self.allocator.counters();
+        let mut live = HashMap::new();
+        for step in &program.steps {
+            match step {
+                Step::Allocate { bytes, label, role: Role::Persistent, .. } => {
+                    if !self.persistent.contains_key(label.operator) {
+                        let held = self.allocator.allocate(*bytes)?;
+                        self.persistent.insert(label.operator, held);
+                    }
+                }
+                Step::Allocate { tensor, bytes, .. } => {
+                    live.insert(*tensor, self.allocator.allocate(*bytes)?);
+                }
+                Step::Free { tensor } => {
+                    if let Some(held) = live.remove(tensor) {
+                        self.release(held);
+                    }
+                }
+            }
+        }
+        let after = self.allocator.counters();
+        let mut outputs: Vec<_> = live.into_iter().collect();
+        outputs.sort_by_key(|(tensor, _)| *tensor);
+        for (_, held) in outputs {
+            self.release(held);
+        }
+        Ok(Peaks {
+            allocated_baseline_bytes: before.allocated.current,
+            reserved_baseline_bytes: before.reserved.current,
+            allocated_peak_bytes: after.allocated.peak - before.allocated.current,
+            reserved_peak_bytes: after.reserved.peak - before.reserved.current,
+        })
+    }
+
+    /// A program frees what it allocated and nothing else, so this cannot fail.
+    fn release(&mut self, held: Allocation) {
+        let freed = self.allocator.free(held);
+        debug_assert!(freed.is_ok(), "a program freed what it did not hold");
+    }
+}

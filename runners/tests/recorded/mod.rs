@@ -1,0 +1,56 @@
+//! What the recorded families are, and where the recordings lie.
+
+use std::path::PathBuf;
+
+use headroom_base::Operation;
+use headroom_family::Architecture;
+use headroom_family::architecture::{
+    AutoencoderKl, AutoencoderKlFlux2, AutoencoderTiny, CausalAutoencoder, ClipTextEncoder, FluxTransformer, T5Encoder,
+    Unet2dCondition,
+};
+
+/// A recording's path.
+pub fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/h200").join(name)
+}
+
+/// The architecture behind a recorded family's operation.
+pub fn architecture(family: &str, operation: Operation) -> Option<Architecture> {
+    let sixteen = AutoencoderKl {
+        latent_channels: 16,
+        use_quant_conv: false,
+        use_post_quant_conv: false,
+        ..AutoencoderKl::default()
+    };
+    let clip = ClipTextEncoder { projection_dim: None, ..ClipTextEncoder::default() };
+    Some(match (family, operation) {
+        ("sdxl", Operation::Denoise) => Architecture::Unet2dCondition(Unet2dCondition::default()),
+        ("flux", Operation::Denoise) => Architecture::FluxTransformer(FluxTransformer::default()),
+        ("sdxl", _) => Architecture::AutoencoderKl(AutoencoderKl::default()),
+        ("flux" | "sd3" | "z-image", _) => Architecture::AutoencoderKl(sixteen),
+        ("cogview4", _) => Architecture::AutoencoderKl(AutoencoderKl {
+            block_out_channels: vec![128, 512, 1024, 1024],
+            layers_per_block: 3,
+            mid_block_add_attention: false,
+            ..sixteen
+        }),
+        ("flux2", _) => Architecture::AutoencoderKlFlux2(AutoencoderKlFlux2::default()),
+        ("qwen-image", _) => Architecture::AutoencoderKlQwenImage(CausalAutoencoder::default()),
+        ("wan", _) => Architecture::AutoencoderKlWan(CausalAutoencoder::default()),
+        ("taesd", _) => Architecture::AutoencoderTiny(AutoencoderTiny::default()),
+        ("taef1", _) => {
+            Architecture::AutoencoderTiny(AutoencoderTiny { latent_channels: 16, ..AutoencoderTiny::default() })
+        }
+        ("t5-xxl", _) => Architecture::T5Encoder(T5Encoder::default()),
+        ("sdxl-clip-g", _) => Architecture::ClipTextEncoder(clip),
+        ("sdxl-clip-l", _) => Architecture::ClipTextEncoder(ClipTextEncoder {
+            hidden_size: 768,
+            intermediate_size: 3072,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            quick_gelu: true,
+            ..clip
+        }),
+        _ => return None,
+    })
+}
