@@ -1,3 +1,8 @@
 //! The order of events: discover families and devices, run trials, report, and the command line over it.
 
 pub mod cli;
+
+pub mod bench;
+pub mod catalogue;
+pub mod checks;
+pub mod pricing;

@@ -115,6 +115,9 @@ pub trait Runner: Send + Sync {
     /// As [`RunError`] says.
     fn run(&self, device: &Device, work: &Work<'_>) -> Result<(), RunError>;
 
+    /// Bytes of library workspaces that earlier runs left on a device.
+    fn persistent_bytes(&self, device: &Device) -> u64;
+
     /// How the operation is executed in an environment.
     fn execution(&self, environment: &HardEnvironment) -> Execution {
         Execution {

@@ -46,12 +46,6 @@ impl SimulatedRunner {
         Self { steps: Some(steps), ..Self::default() }
     }
 
-    /// Bytes that library workspaces hold on a device.
-    pub fn persistent_bytes(&self, device: &Device) -> u64 {
-        let persistent = self.persistent.lock().unwrap_or_else(PoisonError::into_inner);
-        persistent.iter().filter(|((id, _), _)| id == device.id()).map(|(_, holding)| holding.bytes()).sum()
-    }
-
     /// Executes a program once; see [`Runner::run`].
     ///
     /// # Errors
@@ -108,6 +102,11 @@ impl Runner for SimulatedRunner {
 
     fn framework(&self) -> String {
         SIMULATED_FRAMEWORK.to_owned()
+    }
+
+    fn persistent_bytes(&self, device: &Device) -> u64 {
+        let persistent = self.persistent.lock().unwrap_or_else(PoisonError::into_inner);
+        persistent.iter().filter(|((id, _), _)| id == device.id()).map(|(_, holding)| holding.bytes()).sum()
     }
 
     fn prepare(&self, device: &Device, work: &Work<'_>) -> Result<Inputs, RunError> {

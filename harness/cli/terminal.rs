@@ -47,7 +47,7 @@ impl<'a> Terminal<'a> {
     /// When the stream is closed.
     pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut table = Table::new();
-        table.load_preset(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+        table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(header.iter().map(|title| title.trim_start_matches('>')));
         for row in rows {
             table.add_row(row);

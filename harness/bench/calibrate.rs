@@ -1,0 +1,224 @@
+//! Runs a calibration: the plan's cases, warm-up and measured, as one attempt.
+
+use headroom_base::{AttemptId, Bytes, Case, Measurement, Origin, Plan, PlannedRun, Validity, Verdict, Window};
+use headroom_calibration::{
+    Attempt, AttemptError, CaseToPlan, Counted, Knowledge, PlanTerms, Record, RunningAttempt, count,
+};
+use headroom_device::probe::Scope;
+use headroom_family::{CalibrationLine, Model};
+use headroom_runners::{StepError, StepRequest, model_spec};
+
+use super::{Bench, Ground, MEASURING_ALLOWANCE_BYTES, Subject};
+use crate::pricing::price_case;
+
+/// A calibration that ran to its end.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The plan as it was shown.
+    pub plan: Plan,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// Its windows.
+    pub windows: Vec<Window>,
+    /// Whether each of them counts.
+    pub verdicts: Vec<Counted>,
+    /// What is known afterwards.
+    pub knowledge: Knowledge,
+}
+
+/// Who is measured, and with what.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredModel<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// What its calibration measures.
+    pub lines: &'a [&'a CalibrationLine],
+}
+
+/// Why a calibration did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// A case cannot be priced: the model is known by its size alone.
+    #[error("{case} of `{model}` cannot be priced: give the model an architecture that runs it")]
+    Unpriced {
+        /// The model.
+        model: String,
+        /// The case.
+        case: Case,
+    },
+    /// A run failed.
+    #[error("run {run} of {planned} ({case}): {source}")]
+    Step {
+        /// The run, from 1.
+        run: u32,
+        /// How many were planned.
+        planned: usize,
+        /// Its case.
+        case: Case,
+        /// Why.
+        #[source]
+        source: Box<StepError>,
+    },
+    /// A run left no window.
+    #[error("run {run} ({case}) left no window")]
+    NoWindow {
+        /// The run, from 1.
+        run: u32,
+        /// Its case.
+        case: Case,
+    },
+    /// The attempt's own rules were broken.
+    #[error(transparent)]
+    Attempt(#[from] AttemptError),
+}
+
+/// The models of a family that its calibration measures, each with its lines.
+pub fn lines_of<'a>(subject: &Subject<'a>) -> Vec<(&'a Model, Vec<&'a CalibrationLine>)> {
+    let mut models: Vec<(&Model, Vec<&CalibrationLine>)> = Vec::new();
+    for line in &subject.family.calibration.lines {
+        match models.iter_mut().find(|(model, _)| model.key == line.model) {
+            Some((_, lines)) => lines.push(line),
+            None => models.extend(subject.family.model(&line.model).map(|model| (model, vec![line]))),
+        }
+    }
+    models
+}
+
+/// The cases a calibration could measure, priced as they stand.
+///
+/// # Errors
+/// For a case that no estimator prices.
+pub fn cases_to_plan(
+    subject: &Subject<'_>,
+    measured: MeasuredModel<'_>,
+    ground: Ground<'_>,
+) -> Result<Vec<CaseToPlan>, CalibrationError> {
+    let hard = subject.environment().hard;
+    let cases = measured.lines.iter().flat_map(|line| &line.cases);
+    cases
+        .map(|case| {
+            let priced = price_case(measured.model, case, &hard, ground.built_ins)
+                .ok_or_else(|| CalibrationError::Unpriced { model: measured.model.key.clone(), case: *case })?;
+            Ok(CaseToPlan { case: *case, line: priced.line, costs: priced.costs })
+        })
+        .collect()
+}
+
+/// The bytes of a model's weights on a device.
+pub fn weights_bytes(model: &Model) -> u64 {
+    match model_spec(model).weights {
+        headroom_device::cache::WeightsSource::Synthetic(pieces) => pieces.iter().map(|piece| piece.bytes).sum(),
+        headroom_device::cache::WeightsSource::Safetensors { path, .. } => {
+            std::fs::metadata(path).map(|file| file.len()).unwrap_or(0)
+        }
+    }
+}
+
+/// Runs the calibration of one model on a bench, beginning with what `record` knows.
+///
+/// # Errors
+/// When a case cannot be priced, or a run fails: the attempt has failed then, and nothing of it counts.
+pub fn calibrate(
+    bench: &Bench<'_>,
+    measured: MeasuredModel<'_>,
+    record: Record,
+    ground: Ground<'_>,
+    mut progress: impl FnMut(&PlannedRun, usize),
+) -> Result<Calibration, CalibrationError> {
+    let subject = &bench.subject;
+    let soft = subject.environment().soft;
+    let mut knowledge = Knowledge::new(record.clone(), subject.context(ground.versions), soft);
+    let cases = cases_to_plan(subject, measured, ground)?;
+    let terms = PlanTerms {
+        capacity: subject.capacity_terms(bench.card.settings().total_bytes, weights_bytes(measured.model)),
+        measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
+        floor_bytes: bench.floor_bytes,
+    };
+    let plan = knowledge.plan(record.clone(), cases, ground.built_ins, terms);
+    let id = AttemptId(format!(
+        "{}-{}-{}-{}",
+        subject.family.name, measured.model.key, subject.device.name, subject.allocator
+    ));
+    let (key, environment) = (measured.model.key.clone(), subject.environment());
+    let attempt = Attempt::begin(id, key, subject.class(), environment, plan.clone());
+    let mut running = RunningAttempt::begin(attempt, knowledge.fits())?;
+    let runs = plan.runs();
+    for run in &runs {
+        progress(run, runs.len());
+        let window = measure(bench, measured, &running, &plan, run, ground)?;
+        running.run_finished(run.run, vec![window])?;
+    }
+    let (attempt, windows) = running.finish(0).map_err(|(_, error)| error)?;
+    let mut record = record;
+    record.keep_attempt(attempt.clone());
+    record.windows.extend(windows.iter().cloned());
+    knowledge.refresh(record);
+    let verdicts = count(&windows, std::slice::from_ref(&attempt), knowledge.context());
+    Ok(Calibration { plan, attempt, windows, verdicts, knowledge })
+}
+
+/// One run of an attempt, priced by the fits that were frozen when it began.
+fn measure(
+    bench: &Bench<'_>,
+    measured: MeasuredModel<'_>,
+    running: &RunningAttempt,
+    plan: &Plan,
+    run: &PlannedRun,
+    ground: Ground<'_>,
+) -> Result<Window, CalibrationError> {
+    let subject = &bench.subject;
+    let case = plan.cases[run.case_index].priced.case;
+    let hard = subject.environment().hard;
+    let priced = price_case(measured.model, &case, &hard, ground.built_ins)
+        .ok_or_else(|| CalibrationError::Unpriced { model: measured.model.key.clone(), case })?;
+    let built_in = ground.built_ins.find(&hard, &priced.line);
+    let estimate = running.price(&priced.line, &priced.costs, built_in.as_ref(), bench.floor_bytes);
+    let scope = Scope::new(plan.measuring_allowance_bytes);
+    let request =
+        StepRequest { model: &measured.model.key, with: &[], case, working_bytes: Some(estimate.reservation_bytes) };
+    let report = bench.session.measure(&scope, &request).map_err(|source| CalibrationError::Step {
+        run: run.run + 1,
+        planned: plan.runs().len(),
+        case,
+        source: Box::new(source),
+    })?;
+    let measurement = report.measurement.ok_or(CalibrationError::NoWindow { run: run.run + 1, case })?;
+    Ok(Window {
+        model: measured.model.key.clone(),
+        line: priced.line,
+        case,
+        cost_units: priced.costs.units,
+        analytic_bytes: priced.costs.analytic_bytes,
+        device: subject.class(),
+        environment: subject.environment(),
+        attempt_id: Some(running.attempt().id.clone()),
+        run: run.run,
+        retry: 0,
+        kind: run.kind,
+        origin: Origin::Simulated,
+        measurement,
+    })
+}
+
+/// A window in a few words, for the messages of checks.
+pub fn describe(window: &Window) -> String {
+    let Measurement { demand_bytes, validity, .. } = &window.measurement;
+    let validity = match validity {
+        Validity::Valid => "valid".to_owned(),
+        Validity::Invalid(reason) => format!("invalid: {reason}"),
+    };
+    format!("{} run {} needed {} ({validity})", window.case, window.run, Bytes(*demand_bytes))
+}
+
+/// The cases of a plan that the device cannot hold, with the numbers.
+pub fn not_fitting(plan: &Plan) -> Vec<String> {
+    plan.cases
+        .iter()
+        .filter_map(|planned| match planned.verdict {
+            Verdict::Fits => None,
+            Verdict::DoesNotFit { needed_bytes, short_bytes } => {
+                Some(format!("{}: needs {}, {} short", planned.priced.case, Bytes(needed_bytes), Bytes(short_bytes)))
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,164 @@
+//! The families a run knows: those compiled in, or a folder's.
+
+use std::path::Path;
+
+use headroom_family::{Family, FamilyError, Model};
+
+/// All families, by name.
+#[derive(Clone, Debug)]
+pub struct Catalogue {
+    families: Vec<Family>,
+}
+
+/// Why something named on the command line is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogueError {
+    /// A family file is wrong.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+    /// No family of that name.
+    #[error("there is no family `{name}`{}; known are {known}", suggestion(nearest))]
+    UnknownFamily {
+        /// What was asked for.
+        name: String,
+        /// The nearest known name.
+        nearest: Option<String>,
+        /// All known names.
+        known: String,
+    },
+    /// No model of that key in the family.
+    #[error("family `{family}` has no model `{name}`{}; it has {known}", suggestion(nearest))]
+    UnknownModel {
+        /// The family.
+        family: String,
+        /// What was asked for.
+        name: String,
+        /// The nearest known key.
+        nearest: Option<String>,
+        /// All known keys.
+        known: String,
+    },
+    /// No device of that name in the family.
+    #[error("family `{family}` has no device `{name}`{}; it is simulated on {known}", suggestion(nearest))]
+    UnknownDevice {
+        /// The family.
+        family: String,
+        /// What was asked for.
+        name: String,
+        /// The nearest known name.
+        nearest: Option<String>,
+        /// All known names.
+        known: String,
+    },
+    /// The family runs that operation on no model.
+    #[error("family `{family}` runs no {operation}; its models are {known}")]
+    NoModelFor {
+        /// The family.
+        family: String,
+        /// The operation.
+        operation: headroom_base::Operation,
+        /// Its models.
+        known: String,
+    },
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
+}
+
+/// The known word nearest to what was written, if any is near.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    known
+        .map(|name| (strsim::jaro_winkler(word, name), name))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, name)| name.to_owned())
+}
+
+impl Catalogue {
+    /// The families of a folder, or those compiled in.
+    ///
+    /// # Errors
+    /// Every mistake of every file.
+    pub fn load(folder: Option<&Path>) -> Result<Self, CatalogueError> {
+        let families = match folder {
+            Some(folder) => Family::load_dir(folder)?,
+            None => Family::embedded()?,
+        };
+        Ok(Self { families })
+    }
+
+    /// All of them, ordered by file name.
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// The family of a name.
+    ///
+    /// # Errors
+    /// When there is none, with the nearest name.
+    pub fn family(&self, name: &str) -> Result<&Family, CatalogueError> {
+        self.families.iter().find(|family| family.name == name).ok_or_else(|| CatalogueError::UnknownFamily {
+            name: name.to_owned(),
+            nearest: nearest(name, self.families.iter().map(|family| family.name.as_str())),
+            known: joined(self.families.iter().map(|family| family.name.as_str())),
+        })
+    }
+}
+
+/// The model that `--model` names, or the first that runs the operation.
+///
+/// # Errors
+/// When the family has none.
+pub fn model_of<'a>(
+    family: &'a Family,
+    key: Option<&str>,
+    operation: headroom_base::Operation,
+) -> Result<&'a Model, CatalogueError> {
+    let keys = || family.models.iter().map(|model| model.key.as_str());
+    match key {
+        Some(key) => family.model(key).ok_or_else(|| CatalogueError::UnknownModel {
+            family: family.name.clone(),
+            name: key.to_owned(),
+            nearest: nearest(key, keys()),
+            known: joined(keys()),
+        }),
+        None => family.model_for(operation).ok_or_else(|| CatalogueError::NoModelFor {
+            family: family.name.clone(),
+            operation,
+            known: joined(keys()),
+        }),
+    }
+}
+
+/// The simulated device of a name, written as in the file or as a size (`12GiB`).
+///
+/// # Errors
+/// When the family has none.
+pub fn device_of<'a>(family: &'a Family, name: &str) -> Result<&'a headroom_family::SimulatedDevice, CatalogueError> {
+    let same = |device: &&headroom_family::SimulatedDevice| device.name.eq_ignore_ascii_case(name);
+    family.devices.iter().find(same).ok_or_else(|| CatalogueError::UnknownDevice {
+        family: family.name.clone(),
+        name: name.to_owned(),
+        nearest: nearest(name, family.devices.iter().map(|device| device.name.as_str())),
+        known: joined(family.devices.iter().map(|device| device.name.as_str())),
+    })
+}
+
+fn joined<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest_known_one() {
+        let catalogue = Catalogue::load(None).unwrap();
+        let error = catalogue.family("sdxxl").unwrap_err().to_string();
+        assert!(error.contains("did you mean `sdxl`?"), "{error}");
+        let error = catalogue.family("quux").unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Calibrate, fit, estimate: what was measured is covered, inside the range by exactly the fit, and by not much more.
+
+use headroom_base::{AllocatorKind, Bytes, Case, Estimate, Origin, Residency, Source, Validity, Verdict};
+use headroom_calibration::{Counted, Record, UnitRange};
+use headroom_device::probe::Scope;
+use headroom_family::Model;
+use headroom_reports::{AttemptRecord, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
+use headroom_runners::StepRequest;
+
+use super::{CheckError, Evidence, ensure, place, reserved_and_needed};
+use crate::bench::{
+    Bench, Calibration, Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Setup, Subject, calibrate, describe, lines_of,
+};
+use crate::pricing::price_case;
+
+/// Calibrates every measured model of the family on one device and checks what follows from it.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn calibration(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let mut evidence = Evidence::default();
+    for (model, lines) in lines_of(subject) {
+        let bench = subject.bench(&Setup::default())?;
+        let measured = MeasuredModel { model, lines: &lines };
+        let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
+        windows_count(subject, &calibration)?;
+        let mut summary = summary_of(subject, &calibration, ground);
+        calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
+        held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)?;
+        evidence.absorb(evidence_of(subject, calibration, summary));
+    }
+    Ok(evidence)
+}
+
+/// Every window is valid and its model fully resident; the measured ones count.
+fn windows_count(subject: &Subject<'_>, calibration: &Calibration) -> Result<(), CheckError> {
+    for (window, counted) in calibration.windows.iter().zip(&calibration.verdicts) {
+        let what = || format!("{}: {}", place(subject), describe(window));
+        ensure(window.measurement.validity == Validity::Valid, what)?;
+        ensure(window.measurement.residency == Residency::Full, || format!("{}: partly resident", what()))?;
+        let expected = window.kind == headroom_base::RunKind::Measured;
+        ensure(counted.counts() == expected, || {
+            let reason = counted.reason().map_or_else(|| "it counts".to_owned(), ToString::to_string);
+            format!("{}: {reason}", what())
+        })?;
+    }
+    Ok(())
+}
+
+/// What the subject reserves for a case after a calibration.
+pub(super) fn price_after(
+    subject: &Subject<'_>,
+    model: &Model,
+    case: &Case,
+    calibration: &Calibration,
+    ground: Ground<'_>,
+) -> Result<(Estimate, EstimateRecord), CheckError> {
+    let hard = subject.environment().hard;
+    let priced = price_case(model, case, &hard, ground.built_ins)
+        .ok_or_else(|| CheckError::violated(format!("{case} of `{}` has no price", model.key)))?;
+    let floor = headroom_base::DEFAULT_DEVICE_WORKING_BYTES;
+    let estimate = calibration.knowledge.price(&priced.line, &priced.costs, ground.built_ins, floor);
+    let record = EstimateRecord {
+        case: *case,
+        line: priced.line,
+        cost_units: priced.costs.units,
+        environment: subject.environment(),
+        estimate,
+        demand_bytes: None,
+        demand_origin: None,
+    };
+    Ok((estimate, record))
+}
+
+/// Inside the range the estimate is the fit with the margin on its empirical part, never under a demand, and not far
+/// over it.
+fn calibrated_sizes_are_covered(
+    subject: &Subject<'_>,
+    measured: MeasuredModel<'_>,
+    calibration: &Calibration,
+    ground: Ground<'_>,
+    summary: &mut FamilySummary,
+) -> Result<(), CheckError> {
+    let limit_percent = u64::from(subject.family.checks.over_reservation.percent(subject.allocator));
+    for planned in calibration.plan.cases.iter().filter(|planned| planned.verdict == Verdict::Fits) {
+        let priced = &planned.priced;
+        let (estimate, mut record) = price_after(subject, measured.model, &priced.case, calibration, ground)?;
+        let demands = calibration.windows.iter().zip(&calibration.verdicts);
+        let demand = demands
+            .filter(|(window, counted)| counted.counts() && window.case == priced.case)
+            .map(|(window, _)| window.measurement.demand_bytes)
+            .max()
+            .ok_or_else(|| CheckError::violated(format!("{} has no window that counts", priced.case)))?;
+        record.demand_bytes = Some(demand);
+        record.demand_origin = Some(Origin::Simulated);
+        summary.estimates.push(record);
+        let what = || {
+            let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
+            format!("{}: {} ({numbers})", place(subject), priced.case)
+        };
+        ensure(demand <= estimate.reservation_bytes, || format!("{} is under-reserved", what()))?;
+        let Some(user) = calibration.knowledge.fits().get(&priced.line) else { continue };
+        ensure(estimate.source == Source::User, || format!("{} is priced by {}", what(), estimate.source.name()))?;
+        let empirical = user.fit.coefficients.bytes_at(priced.cost_units);
+        ensure(estimate.empirical_bytes.abs_diff(empirical) <= 1, || format!("{}: not the fit's value", what()))?;
+        let over = u128::from(estimate.reservation_bytes.saturating_sub(demand)) * 100;
+        ensure(over <= u128::from(demand) * u128::from(limit_percent), || {
+            format!("{} is over the family's limit of {limit_percent} %", what())
+        })?;
+    }
+    Ok(())
+}
+
+/// Sizes that were left out: covered inside the measured range, to the family's share everywhere.
+fn held_out_sizes_are_covered(
+    bench: &Bench<'_>,
+    measured: MeasuredModel<'_>,
+    calibration: &Calibration,
+    ground: Ground<'_>,
+    summary: &mut FamilySummary,
+) -> Result<(), CheckError> {
+    let subject = &bench.subject;
+    let (mut covered, mut looked_at) = (0_u64, 0_u64);
+    for case in measured.lines.iter().flat_map(|line| &line.held_out) {
+        let (estimate, mut record) = price_after(subject, measured.model, case, calibration, ground)?;
+        if super::verdict(bench, measured.model, case, estimate, ground) != Verdict::Fits {
+            continue;
+        }
+        let demand = demand_of(bench, measured.model, case, estimate)?;
+        let inside = calibration
+            .knowledge
+            .fits()
+            .get(&record.line)
+            .is_some_and(|user| user.fit.range.contains(record.cost_units));
+        let holds = demand <= estimate.reservation_bytes;
+        let hard = inside && subject.allocator != AllocatorKind::CudaMallocAsync;
+        ensure(holds || !hard, || {
+            let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
+            format!("{}: {case}, which was left out, is under-reserved ({numbers})", place(subject))
+        })?;
+        looked_at += 1;
+        covered += u64::from(holds);
+        record.demand_bytes = Some(demand);
+        record.demand_origin = Some(Origin::Simulated);
+        summary.estimates.push(record);
+    }
+    let wanted = u64::from(subject.family.checks.coverage_percent);
+    ensure(looked_at == 0 || covered * 100 >= looked_at * wanted, || {
+        format!("{}: {covered} of {looked_at} left-out sizes are covered, {wanted} % are wanted", place(subject))
+    })
+}
+
+/// What a case needs, measured in a window of its own.
+pub(super) fn demand_of(bench: &Bench<'_>, model: &Model, case: &Case, estimate: Estimate) -> Result<u64, CheckError> {
+    let scope = Scope::new(MEASURING_ALLOWANCE_BYTES);
+    let working_bytes = Some(estimate.reservation_bytes);
+    let request = StepRequest { model: &model.key, with: &[], case: *case, working_bytes };
+    let report = bench.session.measure(&scope, &request)?;
+    let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{case} left no window")))?;
+    ensure(measurement.validity == Validity::Valid, || format!("{case}: {:?}", measurement.validity))?;
+    Ok(measurement.demand_bytes)
+}
+
+pub(super) fn summary_of(subject: &Subject<'_>, calibration: &Calibration, ground: Ground<'_>) -> FamilySummary {
+    let hard = subject.environment().hard;
+    let fits = calibration.knowledge.fits().lines().map(|(line, user)| FitRecord {
+        line: line.clone(),
+        environment: subject.environment(),
+        range: UnitRange { ..user.fit.range },
+        user: Some(user.fit.coefficients.clone()),
+        built_in: ground
+            .built_ins
+            .find(&hard, line)
+            .and_then(|built_in| built_in.lines().next().map(|shipped| shipped.coefficients.clone())),
+    });
+    let mut fits: Vec<FitRecord> = fits.collect();
+    fits.sort_by(|left, right| left.line.cmp(&right.line));
+    FamilySummary {
+        family: subject.family.name.clone(),
+        device: subject.device.name.clone(),
+        class: subject.class(),
+        simulated: true,
+        plans: vec![calibration.plan.clone()],
+        fits,
+        estimates: Vec::new(),
+    }
+}
+
+/// What the report keeps of a calibration.
+pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summary: FamilySummary) -> Evidence {
+    let seen = calibration.windows.len();
+    let windows = calibration.windows.into_iter().zip(calibration.verdicts);
+    let windows = windows.map(|(window, counted): (_, Counted)| WindowRecord::new(window, counted)).collect();
+    let attempt = AttemptRecord {
+        attempt: calibration.attempt,
+        report_id: String::new(),
+        device_uuid_hash: None,
+        note: Some(format!("simulated {}", place(subject))),
+    };
+    let under = summary
+        .estimates
+        .iter()
+        .filter(|record| record.demand_bytes.is_some_and(|demand| demand > record.estimate.reservation_bytes));
+    let notes = under
+        .map(|record| {
+            let demand = record.demand_bytes.unwrap_or(0);
+            let short = Bytes(demand - record.estimate.reservation_bytes);
+            format!("{}: {} is {short} short outside what is promised", place(subject), record.case)
+        })
+        .collect();
+    Evidence { attempts: vec![attempt], windows, summaries: vec![summary], notes, seen }
+}
+
+/// The device as reports list it.
+pub(crate) fn device_record(subject: &Subject<'_>) -> DeviceRecord {
+    DeviceRecord { class: subject.class(), uuid_hash: None, driver: subject.environment().soft.driver, simulated: true }
+}

@@ -1,0 +1,165 @@
+//! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
+
+use headroom_base::{Bytes, Case, MIB, Residency, Validity};
+use headroom_calibration::Record;
+use headroom_device::probe::Scope;
+use headroom_family::Model;
+use headroom_runners::{StepError, StepReport, StepRequest};
+
+use super::{CheckError, Evidence, ensure, place};
+use crate::bench::{Bench, Calibration, Ground, MeasuredModel, Setup, Subject, calibrate, lines_of};
+use crate::checks::calibration::price_after;
+
+/// The unit in which a card's memory is tried: a driver's page.
+const PAGE_BYTES: u64 = 2 * MIB;
+
+/// For the largest calibrated case of every line: completes without a retry on weights + context + reservation, fails
+/// cleanly one page under weights + context + peak allocated, and the least capacity that completes.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let mut evidence = Evidence::default();
+    for (model, lines) in lines_of(subject) {
+        let bench = subject.bench(&Setup::default())?;
+        let measured = MeasuredModel { model, lines: &lines };
+        let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
+        for line in &lines {
+            let Some(case) = largest_measured(&calibration, line.cases.as_slice()) else { continue };
+            evidence.absorb(check_case(subject, model, &case, &calibration, ground)?);
+        }
+    }
+    Ok(evidence)
+}
+
+fn largest_measured(calibration: &Calibration, cases: &[Case]) -> Option<Case> {
+    let measured = calibration.windows.iter().filter(|window| cases.contains(&window.case));
+    measured.max_by_key(|window| window.cost_units).map(|window| window.case)
+}
+
+/// What a trial on a card of some size came to.
+enum Trial {
+    Completed,
+    CompletedWithRetries,
+    OutOfMemory,
+}
+
+fn check_case(
+    subject: &Subject<'_>,
+    model: &Model,
+    case: &Case,
+    calibration: &Calibration,
+    ground: Ground<'_>,
+) -> Result<Evidence, CheckError> {
+    let (estimate, _) = price_after(subject, model, case, calibration, ground)?;
+    let base = baseline(subject, model, case)?;
+    let what = || format!("{} {case}", place(subject));
+    let enough = base.taken_bytes + estimate.reservation_bytes;
+    let outcome = try_on(subject, model, case, enough, estimate.reservation_bytes)?;
+    ensure(matches!(outcome, Trial::Completed), || {
+        format!("{}: weights, context and reservation ({}) are not enough", what(), Bytes(enough))
+    })?;
+    let windows = calibration.windows.iter().filter(|window| window.case == *case);
+    let peak = windows.map(|window| window.measurement.deltas.allocated_peak_bytes).min().unwrap_or(0);
+    let too_little = (base.allocated_bytes + peak).saturating_sub(PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    let outcome = try_on(subject, model, case, too_little, 0)?;
+    ensure(matches!(outcome, Trial::OutOfMemory), || {
+        format!("{}: it completed on {}, a page less than what is allocated at the peak", what(), Bytes(too_little))
+    })?;
+    let (mut fails, mut completes) = (too_little / PAGE_BYTES, enough.div_ceil(PAGE_BYTES));
+    let (mut seen, mut with_retries) = (2, 0);
+    while completes - fails > 1 {
+        let middle = fails.midpoint(completes);
+        seen += 1;
+        match try_on(subject, model, case, middle * PAGE_BYTES, 0)? {
+            Trial::OutOfMemory => fails = middle,
+            Trial::Completed => completes = middle,
+            Trial::CompletedWithRetries => {
+                with_retries += 1;
+                completes = middle;
+            }
+        }
+    }
+    let least = completes * PAGE_BYTES;
+    let note = format!(
+        "{}: the least capacity that completes is {} beside weights and context, {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
+        what(),
+        Bytes(least.saturating_sub(base.taken_bytes)),
+        Bytes(peak),
+        Bytes(estimate.reservation_bytes)
+    );
+    Ok(Evidence { notes: vec![note], seen, ..Evidence::default() })
+}
+
+/// What a card holds before the operation.
+struct Baseline {
+    /// Context, and the segments of weights, inputs and libraries.
+    taken_bytes: u64,
+    /// Context, and what of these segments is handed out.
+    allocated_bytes: u64,
+}
+
+fn baseline(subject: &Subject<'_>, model: &Model, case: &Case) -> Result<Baseline, CheckError> {
+    let bench = lone(subject, subject.device.memory_bytes)?;
+    run(&bench, model, case, 0, false)?;
+    let cache = bench.session.cache();
+    let failed = |error: headroom_device::DriverError| CheckError::violated(error.to_string());
+    cache.device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
+    let counters = cache.device().counters().map_err(failed)?;
+    let context = subject.device.context_bytes;
+    Ok(Baseline {
+        taken_bytes: context + counters.reserved.current,
+        allocated_bytes: context + counters.allocated.current,
+    })
+}
+
+/// A card with nobody else on it, whose cache keeps nothing free on its own account.
+fn lone<'a>(subject: &Subject<'a>, memory_bytes: u64) -> Result<Bench<'a>, CheckError> {
+    let bench = subject.bench(&Setup { memory_bytes: Some(memory_bytes), floor_bytes: Some(0), ..Setup::default() })?;
+    bench.card.set_others_bytes(0);
+    Ok(bench)
+}
+
+fn run(bench: &Bench<'_>, model: &Model, case: &Case, working: u64, measured: bool) -> Result<StepReport, StepError> {
+    let request = StepRequest { model: &model.key, with: &[], case: *case, working_bytes: Some(working) };
+    if measured { bench.session.measure(&Scope::new(0), &request) } else { bench.session.run(&request) }
+}
+
+/// Runs the case on a card of `memory_bytes` whose libraries are warm.
+fn try_on(
+    subject: &Subject<'_>,
+    model: &Model,
+    case: &Case,
+    memory_bytes: u64,
+    working_bytes: u64,
+) -> Result<Trial, CheckError> {
+    let bench = lone(subject, subject.device.memory_bytes)?;
+    run(&bench, model, case, 0, false)?;
+    bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
+    bench.card.change(|settings| settings.total_bytes = memory_bytes);
+    let before = bench.session.cache().models();
+    let outcome = run(&bench, model, case, working_bytes, true);
+    let what = || format!("{} {case} on {}", place(subject), Bytes(memory_bytes));
+    match outcome {
+        Ok(report) => {
+            let measurement =
+                report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
+            if measurement.residency != Residency::Full {
+                return Ok(Trial::OutOfMemory);
+            }
+            let retried = measurement.retries > 0;
+            ensure(retried != (measurement.validity == Validity::Valid), || {
+                format!("{}: {} retries, {:?}", what(), measurement.retries, measurement.validity)
+            })?;
+            Ok(if retried { Trial::CompletedWithRetries } else { Trial::Completed })
+        }
+        Err(error) if error.is_out_of_memory() => {
+            ensure(bench.session.cache().models() == before, || format!("{}: the cache changed", what()))?;
+            let books =
+                bench.session.cache().reconcile(bench.runner.persistent_bytes(bench.session.cache().device()))?;
+            ensure(books.is_ok(), || format!("{}: {books:?}", what()))?;
+            Ok(Trial::OutOfMemory)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
