@@ -3,7 +3,7 @@
 use headroom_base::{Case, HardEnvironment, LineKey, Operation};
 use headroom_calibration::{BuiltIns, Costs, EstimatorVersions};
 use headroom_family::{Family, Model};
-use headroom_runners::programs::Execution;
+use headroom_runners::programs::{self, Execution};
 use headroom_runners::stored_otherwise;
 
 /// A case of a model with its line and costs.
@@ -29,20 +29,20 @@ pub fn price_case(model: &Model, case: &Case, hard: &HardEnvironment, built_ins:
 /// The line and costs of a case, with no program run.
 pub fn price_without_prediction(model: &Model, case: &Case) -> Option<Priced> {
     let architecture = model.architecture().filter(|known| known.runs(case.operation))?;
-    let terms = headroom_runners::analytic_terms(architecture, case, model.dtype);
+    let terms = programs::analytic_terms(architecture, case, model.dtype);
     let costs = Costs {
-        units: headroom_runners::cost_units(architecture, case),
+        units: programs::cost_units(architecture, case),
         analytic_bytes: terms.iter().map(|term| term.bytes).sum(),
         predicted_bytes: None,
     };
-    Some(Priced { line: headroom_runners::line(architecture, case), costs })
+    Some(Priced { line: programs::line(architecture, case), costs })
 }
 
 /// What the case's program needs on an allocator of this environment; none where there is no program for it.
 pub fn predicted_bytes(model: &Model, case: &Case, hard: &HardEnvironment) -> Option<u64> {
     let architecture = model.architecture()?;
     let execution = execution_of(model, case, hard);
-    let prediction = headroom_runners::predict(architecture, case, &execution, hard.allocator).ok()?;
+    let prediction = programs::predict(architecture, case, &execution, hard.allocator).ok()?;
     Some(prediction.demand_bytes())
 }
 
@@ -64,7 +64,7 @@ pub fn estimator_versions<'a>(families: impl IntoIterator<Item = &'a Family>) ->
     architectures
         .flat_map(|architecture| {
             let operations = Operation::ALL.into_iter().filter(|operation| architecture.runs(*operation));
-            operations.map(|operation| headroom_runners::estimator(architecture, operation))
+            operations.map(|operation| programs::estimator(architecture, operation))
         })
         .map(|estimator| (estimator.id, estimator.version))
         .collect()

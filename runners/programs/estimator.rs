@@ -14,6 +14,9 @@ const BLOCK_BYTES: u64 = 512;
 /// The version of every estimator: windows of another version do not count.
 const VERSION: u32 = 1;
 
+/// Frames that a causal autoencoder holds at once: those of one latent frame after the first.
+const CHUNK_FRAMES: u32 = 4;
+
 /// What prices an operation of an architecture. Architectures whose operations take the same memory share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Estimator {
@@ -53,7 +56,8 @@ pub fn estimator(architecture: &Architecture, operation: Operation) -> Estimator
                 numbers.num_res_blocks,
                 numbers.decoder_base_dim.unwrap_or(numbers.base_dim),
             );
-            (named("autoencoder_kl_causal", *numbers != usual, described), CostUnit::PixelFrameBytes)
+            let unit = CostUnit::PixelChunkBytes { frames: CHUNK_FRAMES };
+            (named("autoencoder_kl_causal", *numbers != usual, described), unit)
         }
         Architecture::AutoencoderTiny(numbers) => {
             let usual = AutoencoderTiny { latent_channels: numbers.latent_channels, ..AutoencoderTiny::default() };
