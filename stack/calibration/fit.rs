@@ -1,6 +1,6 @@
 //! The upper envelope: the lowest line that no counted window exceeds.
 
-use headroom_base::plan::LEAST_SIZES;
+pub use headroom_base::plan::LEAST_SIZES;
 use headroom_base::{Window, mutant};
 use serde::{Deserialize, Serialize};
 

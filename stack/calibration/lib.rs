@@ -2,10 +2,12 @@
 //!
 //! There is no device here. Windows come in as values, estimates go out as values.
 
+pub mod anchored;
 pub mod attempt;
 pub mod built_in;
 pub mod coefficients;
 pub mod counting;
+pub mod cross_validation;
 pub mod estimate;
 pub mod fit;
 pub mod fragmentation;

@@ -23,8 +23,11 @@ fn facts() -> Facts {
     Facts { platform: GOOD, store_readable: true, newest: Newest::Nothing, own: Own::Nothing }
 }
 
+/// A change of the facts and the state it leads to.
+type Rung = (fn(&mut Facts), State);
+
 /// One change that leads to each state, in the order of precedence.
-fn ladder() -> Vec<(fn(&mut Facts), State)> {
+fn ladder() -> Vec<Rung> {
     vec![
         (|f| f.platform.supported = false, State::Unsupported),
         (|f| f.platform.generation_devices = 0, State::NoGpu),
