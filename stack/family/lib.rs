@@ -22,8 +22,8 @@ pub use family::{
 pub use parse::embedded_texts;
 pub use problem::{FamilyError, Problem};
 pub use scenario::{
-    Action, Expectation, ExpectedWarning, Resident, Scenario, ScenarioDevice, ScenarioError, ScenarioModel,
-    ScenarioStep,
+    Action, Expectation, ExpectedWarning, ExpectedWindow, Resident, Scenario, ScenarioDevice, ScenarioError,
+    ScenarioModel, ScenarioStep,
 };
 pub use schema::json_schema;
 pub use words::{ParseSizeError, Size};

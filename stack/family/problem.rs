@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn the_caret_stands_under_the_value() {
         let place = Place { line: 2, column: 11, length: 4 };
-        let text = "devices:\n  memory: 12GB\n";
+        let text = "devices:\n  memory: many\n";
         let problem = Problem::new("a.yaml", text, place, "memory".into(), "wrong".into(), Some("write 12GiB".into()));
-        let expected = "a.yaml:2:11: memory: wrong\n    2 |   memory: 12GB\n      |           ^^^^ write 12GiB";
+        let expected = "a.yaml:2:11: memory: wrong\n    2 |   memory: many\n      |           ^^^^ write 12GiB";
         assert_eq!(problem.to_string(), expected);
     }
 

@@ -43,6 +43,8 @@ pub struct ScenarioDevice {
     pub cap: Cap,
     /// Whether the driver moves memory to the host when the device is full.
     pub spill: bool,
+    /// The largest single allocation, where the driver has such a limit.
+    pub largest_allocation_bytes: Option<u64>,
     /// A second, idle device of this size in the same process, of which nothing may be read.
     pub idle_neighbour_bytes: Option<u64>,
 }
@@ -113,7 +115,8 @@ pub enum Action {
         model: String,
         /// The working memory it states.
         working_bytes: Option<u64>,
-        /// Whether it is the measured lock of a calibration.
+        /// Whether it is made inside the scenario's calibration scope. With a working memory it opens a window then;
+        /// without, it is a lock beside the measured one.
         measured: bool,
     },
     /// A model is unlocked.
@@ -163,6 +166,36 @@ pub struct Expectation {
     pub warnings: Option<Vec<ExpectedWarning>>,
     /// Whether the request was reported as more than the device could ever give.
     pub beyond_device: Option<bool>,
+    /// What the window that closes with this unlock came to.
+    pub window: Option<ExpectedWindow>,
+    /// What that window measured.
+    pub demand_bytes: Option<u64>,
+}
+
+/// What a window came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpectedWindow {
+    /// It is valid, and its model was fully resident.
+    Valid,
+    /// It is valid, and its model was partly resident.
+    PartlyResident,
+    /// A lock from outside the scope held the device when it opened.
+    ForeignLockAtOpen,
+    /// A lock from outside the scope came while it was open.
+    ForeignLockDuring,
+    /// The allocator ran out of memory.
+    OutOfMemory,
+    /// The allocator had to give memory back and try again.
+    AllocatorRetry,
+    /// The driver moved memory to the host.
+    Spill,
+    /// The operation needed more than the device has.
+    Oversubscribed,
+    /// A delta came out negative.
+    NegativeDelta,
+    /// None was open.
+    None,
 }
 
 /// A warning that the cache gives.
@@ -244,7 +277,7 @@ mod tests {
 
     #[test]
     fn shares_beyond_all_and_nonsense_are_refused() {
-        for text in ["101%", "7.55%", "-1%", "x%", "%", "12GB"] {
+        for text in ["101%", "7.55%", "-1%", "x%", "%", "12 parsecs"] {
             assert!(text.parse::<Resident>().is_err(), "{text}");
         }
     }

@@ -69,6 +69,7 @@ fn device(checker: &Checker<'_>, index: usize, raw: &RawScenarioDevice) -> Scena
         floor_bytes: raw.floor.map_or(DEFAULT_DEVICE_WORKING_BYTES, |bytes| bytes.0),
         cap: raw.cap.map_or(Cap::Unlimited, |bytes| Cap::Bytes(bytes.0)),
         spill: raw.spill,
+        largest_allocation_bytes: raw.largest_allocation.map(|bytes| bytes.0),
         idle_neighbour_bytes: raw.idle_neighbour.map(|bytes| bytes.0),
     }
 }
@@ -201,6 +202,8 @@ impl Script<'_, '_> {
             retries: raw.retries,
             warnings: raw.warnings.map(|warnings| warnings.into_iter().map(warning).collect()),
             beyond_device: raw.beyond_device,
+            window: raw.window,
+            demand_bytes: raw.demand.map(|bytes| bytes.0),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize as DeriveDeserialize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::reader::Tried;
-use crate::scenario::{Resident, ScenarioError};
+use crate::scenario::{ExpectedWindow, Resident, ScenarioError};
 use crate::words::{AllocatorName, ByteText, SignedByteText};
 
 /// A script of what happens on one simulated device, with the bytes that must come out.
@@ -53,6 +53,8 @@ pub(crate) struct RawScenarioDevice {
     /// Whether the driver moves memory to the host when the device is full.
     #[serde(default)]
     pub(crate) spill: bool,
+    /// The largest single allocation, where the driver has such a limit.
+    pub(crate) largest_allocation: Option<ByteText>,
     /// A second, idle device of this size in the same process, of which nothing may be read.
     pub(crate) idle_neighbour: Option<ByteText>,
 }
@@ -148,7 +150,7 @@ pub(crate) struct RawLock {
     pub(crate) model: String,
     /// The working memory it states; none if left out.
     pub(crate) working: Option<ByteText>,
-    /// Whether it is the measured lock of a calibration.
+    /// Whether it is made inside the calibration scope: with a working memory it opens a window.
     #[serde(default)]
     pub(crate) measured: bool,
 }
@@ -182,6 +184,10 @@ pub(crate) struct RawExpectation {
     pub(crate) warnings: Option<Vec<RawWarning>>,
     /// Whether the request was reported as more than the device could ever give.
     pub(crate) beyond_device: Option<bool>,
+    /// What the window that closes with this unlock came to.
+    pub(crate) window: Option<ExpectedWindow>,
+    /// What that window measured.
+    pub(crate) demand: Option<ByteText>,
 }
 
 /// A warning.
