@@ -217,9 +217,19 @@ pub struct TilingNeeded {
     pub tiling: Tiling,
     /// The devices.
     pub devices: Vec<String>,
+    /// The allocators under which it does not fit there.
+    pub allocators: Vec<AllocatorKind>,
 }
 
 impl TilingNeeded {
+    /// Whether a case of a model needs its tiles on a device under an allocator.
+    pub fn is_about(&self, model: &str, case: &Case, device: &str, allocator: AllocatorKind) -> bool {
+        self.model == model
+            && self.case == *case
+            && self.devices.iter().any(|name| name == device)
+            && self.allocators.contains(&allocator)
+    }
+
     /// The case that fits.
     pub const fn tiled(&self) -> Case {
         self.case.with_tiling(self.tiling)

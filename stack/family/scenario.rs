@@ -257,8 +257,12 @@ impl FromStr for Resident {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScenarioError {
-    /// The device has too little memory: for a block, or for the pieces that a model cannot do without.
+    /// The device has too little memory for a block, or for a model that could be loaded in part.
     OutOfMemory,
+    /// A model that cannot be loaded in part does not fit whole.
+    WholeModelDoesNotFit,
+    /// The pieces without which a model cannot run do not fit.
+    RequiredPiecesDoNotFit,
     /// The cache has no such model (any more).
     UnknownModel,
 }

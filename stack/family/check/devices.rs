@@ -34,7 +34,7 @@ pub(super) fn devices(checker: &Checker<'_>, raw: Section<RawDevice>) -> Vec<Sim
             let message = format!("nothing is left: context and other processes take {taken}");
             checker.wrong(at!["devices", index, "memory"], message, None);
         }
-        let allocators = allocators(checker, index, raw.allocators);
+        let allocators = allocators(checker, at!["devices", index, "allocators"], raw.allocators);
         devices.push(SimulatedDevice { name, memory_bytes: raw.memory.0, context_bytes, outside_bytes, allocators });
     }
     devices
@@ -49,27 +49,17 @@ fn memory_name(memory_bytes: u64) -> String {
     }
 }
 
-fn allocators(checker: &Checker<'_>, index: usize, raw: Option<Vec<Tried<AllocatorKind>>>) -> Vec<AllocatorKind> {
+fn allocators(checker: &Checker<'_>, path: &[Step<'_>], raw: Option<Vec<Tried<AllocatorKind>>>) -> Vec<AllocatorKind> {
     let Some(listed) = raw else { return AllocatorKind::ALL.to_vec() };
     let mut kinds: Vec<AllocatorKind> = Vec::new();
     if listed.is_empty() {
-        checker.wrong(
-            at!["devices", index, "allocators"],
-            "the list is empty",
-            Some("leave it out for all".to_owned()),
-        );
+        checker.wrong(path, "the list is empty", Some("leave it out for all".to_owned()));
     }
-    for (position, Tried(kind)) in listed.into_iter().enumerate() {
-        match kind {
-            Some(kind) if kinds.contains(&kind) => {
-                checker.wrong(
-                    at!["devices", index, "allocators", position],
-                    format!("`{kind}` stands there twice"),
-                    None,
-                );
-            }
-            Some(kind) => kinds.push(kind),
-            None => {}
+    for kind in listed.into_iter().filter_map(|Tried(kind)| kind) {
+        if kinds.contains(&kind) {
+            checker.wrong(path, format!("`{kind}` stands there twice"), None);
+        } else {
+            kinds.push(kind);
         }
     }
     kinds
@@ -106,7 +96,8 @@ pub(super) fn checks(
         let Some(raw) = raw else { continue };
         named([Step::Key("checks"), Step::Key("tiling_needed"), Step::Index(index)], &raw.devices);
         if let Some((case, tiling)) = cases.tiling_needed(index, &raw) {
-            tiling_needed.push(TilingNeeded { model: raw.model, case, tiling, devices: raw.devices });
+            let allocators = allocators(checker, at!["checks", "tiling_needed", index, "allocators"], raw.allocators);
+            tiling_needed.push(TilingNeeded { model: raw.model, case, tiling, devices: raw.devices, allocators });
         }
     }
     let limits = raw.over_reservation_percent.map_or(DEFAULT_OVER_RESERVATION, |limits| OverReservation {

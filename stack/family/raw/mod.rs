@@ -238,6 +238,9 @@ pub(crate) struct RawTilingNeeded {
     pub(crate) tiling: RawTiling,
     /// Names of the devices.
     pub(crate) devices: Vec<String>,
+    /// The allocators under which it does not fit there; all if left out.
+    #[schemars(with = "Option<Vec<AllocatorName>>")]
+    pub(crate) allocators: Option<Vec<Tried<AllocatorKind>>>,
 }
 
 /// An architecture under its `kind`. The variants are [`Architecture`]'s; this mirror is read with places.
