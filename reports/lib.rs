@@ -8,6 +8,7 @@ pub mod import_public;
 pub mod import_windows;
 pub mod junit;
 pub mod merge;
+pub mod oom_text;
 pub mod output;
 pub mod recordings;
 pub mod redact;
