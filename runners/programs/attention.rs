@@ -1,4 +1,4 @@
-//! Scaled dot-product attention, by kernel.
+//! Scaled dot-product attention, by kernel: the choice is PyTorch's on a GPU of compute capability 9.0.
 
 use headroom_base::AttentionKernel;
 
@@ -6,8 +6,10 @@ use super::execution::Library;
 use super::recorder::{Recorder, Tensor};
 use super::shape::Element;
 
-/// The widest head that flash attention takes.
-const FLASH_HEAD: u64 = 256;
+/// The widest head that cuDNN's attention takes.
+const CUDNN_HEAD: u64 = 128;
+/// What cuDNN's attention asks for beside its output.
+const CUDNN_WORKSPACE_BYTES: u64 = 256;
 /// The widest head whose output the memory-efficient kernel keeps in registers; wider ones accumulate in fp32.
 const REGISTER_HEAD: u64 = 128;
 
@@ -16,8 +18,8 @@ impl Recorder {
     pub(super) fn attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
         match self.execution.attention {
             AttentionKernel::Math => self.math_attention(query, key, value),
-            AttentionKernel::Fused if query.element.is_half() && query.size(3) <= FLASH_HEAD => {
-                self.flash_attention(query, value)
+            AttentionKernel::Fused if query.element.is_half() && query.size(3) <= CUDNN_HEAD => {
+                self.cudnn_attention(query, value)
             }
             AttentionKernel::Fused => self.memory_efficient_attention(query, value),
         }
@@ -33,16 +35,20 @@ impl Recorder {
         output.transpose(1, 2)
     }
 
-    /// Output and the logarithms of the score sums.
-    fn flash_attention(&self, query: &Tensor, value: &Tensor) -> Tensor {
+    /// Seed and offset of a dropout that is not used, the output in the order of the query, and a small workspace.
+    fn cudnn_attention(&self, query: &Tensor, value: &Tensor) -> Tensor {
         let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let seed = self.empty(&[1], Element::Int64, "attention seed");
+        let offset = self.empty(&[1], Element::Int64, "attention offset");
         let output = self.empty(&[batch, tokens, heads, width], query.element, "attention");
-        drop(self.empty(&[batch, heads, tokens], Element::FP32, "attention log sums"));
+        drop(self.workspace(CUDNN_WORKSPACE_BYTES, "attention workspace"));
+        drop(seed);
+        drop(offset);
         output.transpose(1, 2)
     }
 
     /// The score matrix is materialised; half precision is computed in fp32.
-    fn math_attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
+    pub(super) fn math_attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
         self.prepare(Library::Cublas);
         let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
         let matrix = [batch, heads, tokens, key.size(2)];

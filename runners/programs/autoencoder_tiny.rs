@@ -43,7 +43,7 @@ impl Chain {
                 Link::Convolution(layer) => layer.forward(recorder, &hidden),
                 Link::Activation => recorder.map(&hidden, "relu"),
                 Link::Block(layers) => block(recorder, layers, &hidden),
-                Link::Upsample => recorder.upsample_nearest(&hidden),
+                Link::Upsample => recorder.upsample_nearest(&hidden, [2 * hidden.size(2), 2 * hidden.size(3)]),
             };
         }
         hidden

@@ -6,11 +6,14 @@ use headroom_family::Architecture;
 use super::autoencoder_kl::ImageAutoencoder;
 use super::autoencoder_tiny::TinyAutoencoder;
 use super::causal::VideoAutoencoder;
+use super::clip::ClipText;
 use super::estimator::converted;
 use super::execution::Execution;
 use super::layers::Pieces;
 use super::program::{Piece, Program};
 use super::recorder::{Recorder, Tensor};
+use super::t5::T5;
+use super::unet::Unet;
 
 /// Why there is no program for a case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +127,9 @@ fn model(architecture: &Architecture) -> Box<dyn Model> {
             Box::new(VideoAutoencoder::from(numbers))
         }
         Architecture::AutoencoderTiny(numbers) => Box::new(TinyAutoencoder::from(numbers)),
+        Architecture::Unet2dCondition(numbers) => Box::new(Unet::from(numbers)),
+        Architecture::ClipTextEncoder(numbers) => Box::new(ClipText::from(numbers)),
+        Architecture::T5Encoder(numbers) => Box::new(T5::from(numbers)),
         _ => Box::new(Unknown),
     }
 }

@@ -8,6 +8,7 @@ mod attention;
 mod autoencoder_kl;
 mod autoencoder_tiny;
 mod causal;
+mod clip;
 mod derive;
 mod distribution;
 mod estimator;
@@ -20,7 +21,10 @@ mod program;
 mod recorder;
 mod residual;
 mod shape;
+mod t5;
 mod tiling;
+mod transformer_block;
+mod unet;
 mod workspaces;
 
 pub use derive::{Unsupported, program, weights};

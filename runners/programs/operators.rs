@@ -85,12 +85,9 @@ impl Recorder {
         self.empty_in(&sizes, tensor.shape.suggested_layout(), tensor.element, "pad", Role::Copy)
     }
 
-    /// Twice the size in both directions, by repeating pixels.
-    pub(super) fn upsample_nearest(&self, tensor: &Tensor) -> Tensor {
-        let mut sizes = tensor.sizes().to_vec();
-        for size in sizes.iter_mut().rev().take(2) {
-            *size *= 2;
-        }
+    /// These rows and columns, by repeating pixels.
+    pub(super) fn upsample_nearest(&self, tensor: &Tensor, [rows, columns]: [u64; 2]) -> Tensor {
+        let sizes = [tensor.size(0), tensor.size(1), rows, columns];
         let layout = tensor.shape.suggested_layout();
         let output = self.empty_in(&sizes, layout, tensor.element, "upsample_nearest", Role::Output);
         drop(self.dense_in(tensor, layout, "upsample_nearest input"));

@@ -182,6 +182,11 @@ impl Recorder {
         self.tensor(None, shape, element)
     }
 
+    /// A tensor of the caller's that needs no memory of its own.
+    pub(super) fn weight_free(&self, sizes: &[u64]) -> Tensor {
+        self.tensor(None, Shape::contiguous(sizes), Element::FP32)
+    }
+
     /// A weight, whose memory is no part of the operation.
     pub(super) fn weight(&self, shape: Shape) -> Tensor {
         self.tensor(None, shape, self.element())

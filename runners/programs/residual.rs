@@ -83,7 +83,12 @@ impl Upsample {
     }
 
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
-        let larger = recorder.upsample_nearest(input);
+        self.forward_to(recorder, input, [2 * input.size(2), 2 * input.size(3)])
+    }
+
+    /// To these rows and columns, where a level had an odd number of them.
+    pub(super) fn forward_to(&self, recorder: &Recorder, input: &Tensor, size: [u64; 2]) -> Tensor {
+        let larger = recorder.upsample_nearest(input, size);
         recorder.convolution("conv", &self.0, &larger)
     }
 }

@@ -143,7 +143,7 @@ pub(super) fn halve_frames(
 pub(super) fn upsample_in_fp32(recorder: &Recorder, input: &Tensor) -> Tensor {
     let _place = recorder.enter("resample.0");
     let wide = recorder.to(input, Element::Float(DType::Fp32), "upsample in fp32");
-    let larger = recorder.upsample_nearest(&wide);
+    let larger = recorder.upsample_nearest(&wide, [2 * wide.size(2), 2 * wide.size(3)]);
     drop(wide);
     recorder.to(&larger, input.element, "upsample in half")
 }
