@@ -1,3 +1,7 @@
 //! The front door.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    headroom::cli::main().into()
+}

@@ -278,6 +278,12 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
+/// The longest side or text.
+const MOST_SIDE: u32 = 1 << 16;
+
+/// The most pixels or tokens at once: 16 images of the largest size.
+const MOST_ITEMS: u128 = 1 << 36;
+
 /// Reads `1216x832`.
 fn parse_size(text: &str) -> Result<(u32, u32), String> {
     let number = |part: &str| part.parse::<u32>().ok().filter(|pixels| *pixels > 0);
@@ -293,7 +299,7 @@ fn parse_option(text: &str) -> Result<(String, String), String> {
 }
 
 /// The parts of a command line that make a case.
-pub struct CaseParts<'a> {
+pub struct CaseParts {
     /// The operation.
     pub operation: Operation,
     /// The element type.
@@ -306,45 +312,55 @@ pub struct CaseParts<'a> {
     pub batch: u32,
     /// Tokens.
     pub tokens: Option<u32>,
-    /// Options.
-    pub options: &'a [(String, String)],
+    /// Tile by tile.
+    pub tiling: Option<Tiling>,
 }
 
-impl CaseParts<'_> {
+impl CaseParts {
     /// The case, or what is wrong with it.
     ///
     /// # Errors
-    /// A zero where a count is meant, or a tile that is no number.
+    /// A zero where a count is meant, or an extent that the operation does not have.
     pub fn case(&self) -> Result<Case, String> {
+        let operation = self.operation;
         let extent = match (self.size, self.tokens) {
+            (Some(_), _) if operation == Operation::TextEncode => {
+                return Err(format!("{operation} has no --size: give --tokens, for example --tokens 77"));
+            }
+            (None, Some(_)) if operation != Operation::TextEncode => {
+                return Err(format!("{operation} has no --tokens: give --size, for example --size 1024x1024"));
+            }
             (Some((width, height)), _) => Extent::Pixels { width, height, frames: positive("frames", self.frames)? },
             (None, Some(tokens)) => Extent::Text { tokens: positive("tokens", tokens)? },
             (None, None) => return Err("neither --size nor --tokens is given".to_owned()),
         };
         let batch = positive("batch", self.batch)?;
-        Ok(Case { operation: self.operation, dtype: self.dtype, extent, batch, tiling: self.tiling()? })
-    }
-
-    fn tiling(&self) -> Result<Option<Tiling>, String> {
-        let number = |key: &str| -> Result<Option<u32>, String> {
-            let Some((_, value)) = self.options.iter().find(|(name, _)| name == key) else { return Ok(None) };
-            let parsed = value.parse().map_err(|_| format!("option `{key}={value}`: `{value}` is no whole number"))?;
-            Ok(Some(parsed))
-        };
-        let overlap_percent = number("overlap")?;
-        match number("tile")? {
-            Some(tile_pixels) => Ok(Some(Tiling {
-                tile_pixels: positive("tile", tile_pixels)?,
-                overlap_percent: overlap_percent.unwrap_or(25),
-            })),
-            None if overlap_percent.is_some() => Err("option `overlap` needs `tile` beside it".to_owned()),
-            None => Ok(None),
-        }
+        check_magnitude(extent, batch)?;
+        Ok(Case { operation, dtype: self.dtype, extent, batch, tiling: self.tiling })
     }
 }
 
+/// Beyond these no model has an input, and the sums of bytes would leave 64 bits.
+fn check_magnitude(extent: Extent, batch: u32) -> Result<(), String> {
+    let (side, items) = match extent {
+        Extent::Pixels { width, height, frames } => {
+            (width.max(height), [width, height, frames].map(u128::from).iter().product::<u128>())
+        }
+        Extent::Text { tokens } => (tokens, u128::from(tokens)),
+    };
+    if side > MOST_SIDE {
+        return Err(format!("{side} is more than headroom reckons with: at most {MOST_SIDE} pixels a side, or tokens"));
+    }
+    if items * u128::from(batch) > MOST_ITEMS {
+        return Err(format!(
+            "size × frames × batch is more than headroom reckons with ({MOST_ITEMS}): ask for less at once"
+        ));
+    }
+    Ok(())
+}
+
 fn positive(name: &str, number: u32) -> Result<u32, String> {
-    if number == 0 { Err(format!("`{name}` must be at least 1")) } else { Ok(number) }
+    if number == 0 { Err(format!("--{name} must be at least 1")) } else { Ok(number) }
 }
 
 #[cfg(test)]

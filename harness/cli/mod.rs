@@ -1,8 +1,68 @@
 //! The command line: one file a command, one way to print, one way to fail.
 
 pub mod args;
+mod check;
+mod chosen;
+mod devices;
+mod error;
+mod estimate;
 mod exit;
+mod options;
+mod plan;
 mod terminal;
 
+use std::io;
+
+use clap::Parser;
+
+use crate::catalogue::Catalogue;
+use args::{Arguments, Command};
+
+pub use error::CliError;
 pub use exit::{EXIT_CODES_HELP, Exit};
-pub use terminal::Terminal;
+pub use options::{OptionError, Options};
+pub use terminal::{Terminal, is_watched};
+
+/// Reads the process's arguments, does what they say, and tells how it ended.
+pub fn main() -> Exit {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return answer_of_clap(&error),
+    };
+    let (mut results, mut remarks) = (io::stdout().lock(), io::stderr());
+    let mut terminal = Terminal::new(&mut results, &mut remarks, is_watched());
+    run(&arguments, &mut terminal)
+}
+
+/// Help and version are results; anything else is a command line that could not be read.
+fn answer_of_clap(error: &clap::Error) -> Exit {
+    // What cannot be printed here has nowhere else to go.
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Success }
+}
+
+/// Does what the arguments say. An error is said on the remarks' stream.
+pub fn run(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Exit {
+    let outcome = dispatch(arguments, terminal).and_then(|exit| {
+        terminal.flush()?;
+        Ok(exit)
+    });
+    outcome.unwrap_or_else(|error| {
+        terminal.remark(error.to_string());
+        error.exit()
+    })
+}
+
+fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let catalogue = || Catalogue::load(arguments.families.as_deref());
+    match &arguments.command {
+        None | Some(Command::Run(_)) => Err(CliError::Unavailable("`run` is not in this build yet".to_owned())),
+        Some(Command::Mutants(_)) => Err(CliError::Unavailable("`mutants` is not in this build yet".to_owned())),
+        Some(Command::Plan(args)) => plan::plan(args, &catalogue()?, terminal),
+        Some(Command::Check(args)) => check::check(args, terminal),
+        Some(Command::Estimate(args)) => estimate::estimate(args, &catalogue()?, terminal),
+        Some(Command::Schema) => check::schema(terminal),
+        Some(Command::Devices(args)) => devices::devices(args, &catalogue()?, terminal),
+        Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),
+    }
+}

@@ -1,0 +1,94 @@
+//! The operation that a command line means: whose, at which size, run how.
+
+use headroom_base::{AllocatorKind, Case, HardEnvironment};
+use headroom_family::{Architecture, Family, Model};
+use headroom_runners::programs::{self, Execution, Unsupported};
+
+use super::args::{CaseArgs, CaseParts};
+use super::error::CliError;
+use super::options::Options;
+use crate::bench::simulated_environment;
+use crate::catalogue::{Catalogue, model_of};
+use crate::pricing::execution_of;
+
+/// One operation of one model of a family.
+pub(super) struct Chosen<'a> {
+    /// The family.
+    pub(super) family: &'a Family,
+    /// The model.
+    pub(super) model: &'a Model,
+    /// The operation and its size.
+    pub(super) case: Case,
+    options: Options,
+}
+
+impl<'a> Chosen<'a> {
+    /// What `estimate` and `advise` are asked about.
+    ///
+    /// # Errors
+    /// For names that are not known, and for a case that the model does not have.
+    pub(super) fn of(args: &CaseArgs, catalogue: &'a Catalogue) -> Result<Self, CliError> {
+        let family = catalogue.family(&args.family)?;
+        let model = model_of(family, args.model.as_deref(), args.operation)?;
+        let options = Options::read(&args.options)?;
+        let parts = CaseParts {
+            operation: args.operation,
+            dtype: args.dtype,
+            size: args.size,
+            frames: args.frames,
+            batch: args.batch,
+            tokens: args.tokens,
+            tiling: options.tiling,
+        };
+        Self::new(family, model, &parts, options)
+    }
+
+    /// The operation made of these parts.
+    ///
+    /// # Errors
+    /// For a case that the model does not have.
+    pub(super) fn new(
+        family: &'a Family,
+        model: &'a Model,
+        parts: &CaseParts,
+        options: Options,
+    ) -> Result<Self, CliError> {
+        let case = parts.case().map_err(CliError::Value)?;
+        let chosen = Self { family, model, case, options };
+        if let Some(architecture) = model.architecture() {
+            if !architecture.runs(case.operation) {
+                let (key, kind, operation) = (&model.key, architecture.kind(), case.operation);
+                return Err(CliError::Value(format!(
+                    "model `{key}` is a {kind}, which runs no {operation}: leave --model out or name another"
+                )));
+            }
+            chosen.has_such_a_case(architecture)?;
+        }
+        Ok(chosen)
+    }
+
+    /// An operation without a program is priced all the same; a size that the operation cannot have is a mistake.
+    fn has_such_a_case(&self, architecture: &Architecture) -> Result<(), CliError> {
+        match programs::program(architecture, &self.case, &self.execution(AllocatorKind::Native)) {
+            Err(error @ (Unsupported::Extent { .. } | Unsupported::Tiling { .. })) => {
+                Err(CliError::Value(error.to_string()))
+            }
+            Err(Unsupported::Operation { .. }) | Ok(_) => Ok(()),
+        }
+    }
+
+    /// The software it runs in.
+    pub(super) fn hard(&self, allocator: AllocatorKind) -> HardEnvironment {
+        self.options.applied_to(simulated_environment(allocator).hard)
+    }
+
+    /// How its program runs.
+    pub(super) fn execution(&self, allocator: AllocatorKind) -> Execution {
+        execution_of(self.model, &self.case, &self.hard(allocator))
+    }
+
+    /// `vae_decode fp16 1024x1024 of sdxl's vae`, for people.
+    pub(super) fn name(&self) -> String {
+        format!("{} of {}'s {}", self.case, self.family.name, self.model.key)
+    }
+}

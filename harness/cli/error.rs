@@ -1,0 +1,76 @@
+//! Why a command did not do what it was asked, and the exit code that says so.
+
+use std::io;
+use std::path::PathBuf;
+
+use headroom_calibration::StoreError;
+use headroom_family::FamilyError;
+use headroom_reports::merge::MergeError;
+use headroom_reports::{OutputError, ReadReportError};
+
+use super::exit::Exit;
+use super::options::OptionError;
+use crate::catalogue::CatalogueError;
+
+/// Every way in which a command can fail. A check that does not hold is no failure of the command: it is a result.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// A family file is wrong, or something in it is not there.
+    #[error("{0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The file given to `check` is wrong.
+    #[error("{0}")]
+    Family(#[from] FamilyError),
+    /// An option of an operation is wrong.
+    #[error("{0}")]
+    Option(#[from] OptionError),
+    /// A value is wrong; the text says which, and what to write instead.
+    #[error("{0}")]
+    Value(String),
+    /// A file given to the command cannot be opened or read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A report cannot be used.
+    #[error("{0}")]
+    Report(#[from] ReadReportError),
+    /// Reports cannot be merged.
+    #[error("{0}")]
+    Merge(#[from] MergeError),
+    /// A store of measurements cannot be used.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// What was asked for is not there.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A file could not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The result could not be printed.
+    #[error("cannot print the result: {0}")]
+    Print(#[from] io::Error),
+}
+
+impl CliError {
+    /// The exit code.
+    pub const fn exit(&self) -> Exit {
+        match self {
+            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::Unavailable(_) => Exit::Unavailable,
+            Self::Store(StoreError::Io { .. } | StoreError::NotSynced { .. } | StoreError::Locked { .. })
+            | Self::Output(_)
+            | Self::Print(_) => Exit::Output,
+            Self::Catalogue(_)
+            | Self::Family(_)
+            | Self::Option(_)
+            | Self::Value(_)
+            | Self::Unreadable { .. }
+            | Self::Report(_)
+            | Self::Merge(_)
+            | Self::Store(_) => Exit::BadInput,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `estimate`: how much to reserve for one operation, the parts of it, and where each comes from.
+
+use headroom_base::{
+    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey, Source,
+};
+use headroom_calibration::{Basis, BuiltIns, resolve};
+use headroom_runners::programs;
+use serde::Serialize;
+
+use super::args::EstimateArgs;
+use super::chosen::Chosen;
+use super::error::CliError;
+use super::exit::Exit;
+use super::terminal::Terminal;
+use crate::catalogue::Catalogue;
+use crate::pricing::{Priced, price_case};
+
+/// What is printed as JSON: the reservation with its parts, and what it rests on.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    estimate: Estimate,
+    family: &'a str,
+    model: &'a str,
+    case: Case,
+    allocator: AllocatorKind,
+    /// What it prices on, with its cost units; none where the model is known by its size alone.
+    line: Option<LineKey>,
+    cost_units: Option<u64>,
+    analytic_terms: Vec<AnalyticTerm>,
+    /// How close the shipped data comes to what was asked; none where nothing is shipped.
+    basis: Option<Basis>,
+    /// Cost units that were measured for the line, least and largest.
+    measured_units: Option<(u64, u64)>,
+    /// Things a reader should know.
+    notes: Vec<String>,
+}
+
+/// Prices one operation.
+///
+/// # Errors
+/// For names that are not known, a case that the model does not have, or when nothing can be printed.
+pub(super) fn estimate(
+    args: &EstimateArgs,
+    catalogue: &Catalogue,
+    terminal: &mut Terminal<'_>,
+) -> Result<Exit, CliError> {
+    let chosen = Chosen::of(&args.case, catalogue)?;
+    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in());
+    if args.case.json {
+        terminal.json(&answer)?;
+    } else {
+        print(&answer, &chosen, terminal)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn answer<'a>(chosen: &Chosen<'a>, allocator: AllocatorKind, built_ins: &BuiltIns) -> Answer<'a> {
+    let hard = chosen.hard(allocator);
+    let (model, case) = (chosen.model, chosen.case);
+    let mut answer = Answer {
+        estimate: Estimate::floor(DEFAULT_DEVICE_WORKING_BYTES),
+        family: &chosen.family.name,
+        model: &model.key,
+        case,
+        allocator,
+        line: None,
+        cost_units: None,
+        analytic_terms: Vec::new(),
+        basis: None,
+        measured_units: None,
+        notes: Vec::new(),
+    };
+    let Some(Priced { line, costs }) = price_case(model, &case, &hard, built_ins) else {
+        let key = &model.key;
+        answer.notes.push(format!("model `{key}` is known by its size alone: give it an architecture to price it"));
+        return answer;
+    };
+    let built_in = built_ins.find(&hard, &line);
+    answer.estimate = resolve(&costs, None, built_in.as_ref(), DEFAULT_DEVICE_WORKING_BYTES);
+    answer.cost_units = Some(costs.units);
+    if let Some(architecture) = model.architecture() {
+        answer.analytic_terms = programs::analytic_terms(architecture, &case, model.dtype);
+    }
+    if let Some(built_in) = built_in {
+        let ranges = || built_in.lines().map(|shipped| shipped.range);
+        let least = ranges().map(|range| range.least_units).min().unwrap_or(0);
+        let largest = ranges().map(|range| range.largest_units).max().unwrap_or(0);
+        answer.basis = Some(built_in.basis());
+        answer.measured_units = Some((least, largest));
+        answer.notes.extend(built_in_notes(built_in.basis(), costs.units, least, largest));
+    } else {
+        answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source));
+    }
+    answer.line = Some(line);
+    answer
+}
+
+fn built_in_notes(basis: Basis, units: u64, least: u64, largest: u64) -> Vec<String> {
+    let mut notes = Vec::new();
+    if basis != Basis::SameEnvironment {
+        notes.push(basis.to_string());
+    }
+    if units < least || units > largest {
+        notes.push(format!("{units} cost units are outside the measured {least} to {largest}: the line is prolonged"));
+    }
+    notes
+}
+
+fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source) -> String {
+    if source == Source::Predicted {
+        return "nothing was measured for this line: the program's own peak, with the margin".to_owned();
+    }
+    let reason = chosen.model.architecture().and_then(|architecture| {
+        let execution = chosen.execution(hard.allocator);
+        programs::predict(architecture, &chosen.case, &execution, hard.allocator).err()
+    });
+    let reason = reason.map_or_else(|| "no program".to_owned(), |error| error.to_string());
+    format!("nothing was measured for this line and nothing is predicted ({reason}): the usual working memory")
+}
+
+fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let Estimate { reservation_bytes, analytic_bytes, empirical_bytes, margin_bytes, source } = answer.estimate;
+    terminal.line(format!("Reserve {} for {} ({}).", Bytes(reservation_bytes), chosen.name(), answer.allocator))?;
+    let terms: Vec<_> =
+        answer.analytic_terms.iter().map(|term| format!("{}, {}", term.name, Bytes(term.bytes))).collect();
+    let row = |part: &str, bytes: u64, from: String| vec![part.to_owned(), Bytes(bytes).to_string(), from];
+    let rows = [
+        row("analytic", analytic_bytes, terms.join("; ")),
+        row("empirical", empirical_bytes, source.name().to_owned()),
+        row("margin", margin_bytes, "5 % of the empirical part".to_owned()),
+        row("reservation", reservation_bytes, String::new()),
+    ];
+    terminal.table(&["part", ">bytes", "from"], &rows)?;
+    for note in &answer.notes {
+        terminal.line(note)?;
+    }
+    Ok(())
+}
