@@ -1,9 +1,11 @@
 //! Loading a locked model: whole where it fits, in part where it does not, not at all where loading fails.
 
-use headroom_base::{AllocatorKind, Budget, Reclaim};
+use headroom_base::budget::credit_bytes;
+use headroom_base::{Budget, DeviceFigures, Reclaim};
 
 use super::entry::Entry;
 use super::event::Event;
+use super::footprint::Footprint;
 use super::lock::{Locking, TOLERANCE_BYTES};
 use super::{Cache, CacheError};
 use crate::allocator::AllocationError;
@@ -26,14 +28,14 @@ impl Locking<'_> {
         if missing_bytes == 0 {
             return Ok(());
         }
-        let (cache, request, waited) = (self.cache, self.request, self.waited);
+        let (cache, waited) = (self.cache, self.waited);
+        let budget = self.settle(budget)?;
+        let figures = self.figures;
         let entry = self.state().entry_mut(own);
-        let chosen = choose(entry, budget);
-        let admits = |memory: &mut dyn DeviceMemory, bytes| {
-            Self::budget_of(cache, &request, memory).is_some_and(|now| admits(memory, &now, bytes))
-        };
+        let chosen =
+            if fits_whole(entry, &budget, &figures) { missing(entry) } else { choose(entry, &budget, figures.reclaim) };
         let outcome = match cache.device().hook(HookPoint::Loading) {
-            Ok(()) => cache.device().change(|memory| load_pieces(cache, entry, &chosen, memory, admits)),
+            Ok(()) => cache.device().change(|memory| load_pieces(cache, entry, &chosen, memory)),
             Err(error) => Err(LoadError::Hook(error)),
         };
         let key = entry.key.clone();
@@ -57,6 +59,18 @@ impl Locking<'_> {
         }
     }
 
+    /// Where the driver alone cannot hold what is missing, what lies idle goes back to it first: a credit says that it
+    /// can, not that pieces of these sizes fit into it. Never allows more than was decided before.
+    fn settle(&mut self, decided: &Budget) -> Result<Budget, CacheError> {
+        let (own, figures) = (self.slot, self.figures);
+        if self.state().entry(own).missing_footprint_bytes(figures.reclaim) <= figures.driver_free_bytes {
+            return Ok(*decided);
+        }
+        self.empty_cache()?;
+        let now = self.budget()?;
+        Ok(if now.budget_bytes < decided.budget_bytes { now } else { *decided })
+    }
+
     /// What was resident before stays only where another lock runs with it. The rest goes back to the driver, where
     /// the driver takes it; the error that led here is the one that is told.
     fn unload_after_failure(&mut self) {
@@ -70,37 +84,40 @@ impl Locking<'_> {
     }
 }
 
-/// The pieces to load, in order: those that must, then those that may.
-fn choose(entry: &Entry, budget: &Budget) -> Vec<usize> {
-    let allowed = i128::from(budget.budget_bytes);
-    let fits_whole = i128::from(entry.missing_bytes()) <= allowed + i128::from(TOLERANCE_BYTES);
-    let missing = |required: bool| {
-        let wanted = move |piece: &super::entry::Piece| piece.holding.is_none() && piece.required == required;
-        entry.pieces.iter().enumerate().filter(move |(_, piece)| wanted(piece))
-    };
-    let mut chosen: Vec<_> = missing(true).map(|(index, _)| index).collect();
-    let mut left = allowed - i128::from(entry.required_missing_bytes());
-    for (index, piece) in missing(false) {
-        let bytes = i128::from(piece.bytes);
-        if fits_whole || bytes <= left {
-            chosen.push(index);
-            left -= bytes;
+/// Whether the whole model is to be loaded: its bytes fit the budget, and what they take from the driver is there.
+fn fits_whole(entry: &Entry, budget: &Budget, figures: &DeviceFigures) -> bool {
+    let tolerated = i128::from(budget.budget_bytes) + i128::from(TOLERANCE_BYTES);
+    let there = figures.driver_free_bytes + credit_bytes(figures);
+    i128::from(entry.needed_bytes(figures.reclaim)) <= tolerated
+        && entry.missing_footprint_bytes(figures.reclaim) <= there
+}
+
+/// Every piece that is not on the device.
+fn missing(entry: &Entry) -> Vec<usize> {
+    let missing = entry.pieces.iter().enumerate().filter(|(_, piece)| piece.holding.is_none());
+    missing.map(|(index, _)| index).collect()
+}
+
+/// The pieces to load in part, in order: those that must be there, then those that fit beside them.
+fn choose(entry: &Entry, budget: &Budget, reclaim: Reclaim) -> Vec<usize> {
+    let mut left = i128::from(budget.budget_bytes);
+    let mut footprint = Footprint::new(reclaim);
+    let mut chosen = Vec::new();
+    for required in [true, false] {
+        for (index, piece) in entry.pieces.iter().enumerate() {
+            if piece.holding.is_some() || piece.required != required || (!required && left < 0) {
+                continue;
+            }
+            let mut with_piece = footprint.clone();
+            let cost = i128::from(with_piece.add(piece.bytes));
+            if required || cost <= left {
+                chosen.push(index);
+                left -= cost;
+                footprint = with_piece;
+            }
         }
     }
     chosen
-}
-
-/// Whether an optional piece still fits, where the reserve grows in steps that the budget's arithmetic does not see:
-/// a stream-ordered pool takes whole steps for a piece that its idle reserve cannot hold.
-fn admits(memory: &mut dyn DeviceMemory, now: &Budget, bytes: u64) -> bool {
-    let Ok(figures) = memory.figures() else { return true };
-    if figures.reclaim != Reclaim::Pool {
-        return true;
-    }
-    let idle = figures.reserved_bytes.saturating_sub(figures.allocated_bytes);
-    let step = AllocatorKind::CudaMallocAsync.growth_step_bytes();
-    let cost = if bytes <= idle { bytes } else { bytes.next_multiple_of(step) };
-    i128::from(cost) <= i128::from(now.budget_bytes) + i128::from(TOLERANCE_BYTES)
 }
 
 /// Allocates the chosen pieces and copies their contents up; all of it, or none.
@@ -109,16 +126,12 @@ fn load_pieces(
     entry: &mut Entry,
     chosen: &[usize],
     memory: &mut dyn DeviceMemory,
-    admits: impl Fn(&mut dyn DeviceMemory, u64) -> bool,
 ) -> Result<u64, LoadError> {
     let mut loaded = Vec::with_capacity(chosen.len());
     let mut bytes = 0;
     let outcome = (|| {
         for index in chosen {
             let piece = &mut entry.pieces[*index];
-            if !piece.required && !admits(memory, piece.bytes) {
-                continue;
-            }
             piece.holding = Some(memory.allocate(piece.bytes).map_err(LoadError::Allocation)?);
             loaded.push(*index);
             bytes += piece.bytes;

@@ -9,7 +9,6 @@ use super::event::Event;
 use super::state::{Slot, State};
 use super::warning::{BeyondDevice, Pressure};
 use super::{Cache, CacheError, ModelKey, Move};
-use crate::device::DeviceMemory;
 use crate::driver::DriverError;
 
 /// A shortfall up to this counts as fitting: figures are tracked in steps, and a model that is 99 % resident is far
@@ -131,13 +130,14 @@ impl<'a> Locking<'a> {
                 return Ok(self.report(budget));
             }
             budget = self.make_room(budget)?;
-            let short = budget.budget_bytes < 0;
-            if short {
+            if self.is_short(&budget) {
                 self.warn(&budget);
-                self.offload_own(&budget)?;
-                budget = self.budget()?;
             } else {
                 self.passed();
+            }
+            if budget.budget_bytes < 0 {
+                self.offload_own(&budget)?;
+                budget = self.budget()?;
             }
             if !self.waits(&budget) || !self.wait(&budget) {
                 self.load(&budget)?;
@@ -164,13 +164,6 @@ impl<'a> Locking<'a> {
         let figures = self.figures;
         let settings = self.cache.settings();
         Ok(budget(&figures, self.request.asked_bytes, settings.floor_bytes, settings.cap))
-    }
-
-    /// The budget from inside a change of the device's memory.
-    pub(super) fn budget_of(cache: &Cache, request: &Request, memory: &mut dyn DeviceMemory) -> Option<Budget> {
-        let settings = cache.settings();
-        let figures = memory.figures().ok()?;
-        Some(budget(&figures, request.asked_bytes, settings.floor_bytes, settings.cap))
     }
 
     pub(super) fn driver_error(&self, source: DriverError) -> CacheError {
@@ -210,6 +203,14 @@ impl<'a> Locking<'a> {
         true
     }
 
+    /// Whether the working memory cannot be kept free: it is short already, or what must be loaded will eat into it.
+    fn is_short(&mut self, budget: &Budget) -> bool {
+        let slot = self.slot;
+        let required = i128::from(self.state().entry(slot).required_missing_bytes());
+        let after = i128::from(budget.budget_bytes) - required;
+        budget.budget_bytes < 0 || (required > 0 && after < -i128::from(TOLERANCE_BYTES))
+    }
+
     /// Says once that there is too little, naming what is still there.
     fn warn(&mut self, budget: &Budget) {
         let working_bytes = mutant!(
@@ -220,7 +221,9 @@ impl<'a> Locking<'a> {
         );
         let key = self.key.clone();
         let resident = self.state().resident();
-        let pressure = Pressure { key, working_bytes, budget_bytes: budget.budget_bytes, resident };
+        let slot = self.slot;
+        let required_bytes = self.state().entry(slot).required_missing_bytes();
+        let pressure = Pressure { key, working_bytes, budget_bytes: budget.budget_bytes, required_bytes, resident };
         let news = self.pressure.is_none() && self.state().said.pressure(&pressure.key, budget.working_bytes);
         if news {
             mutant!(

@@ -6,6 +6,7 @@
 mod entry;
 mod error;
 mod event;
+mod footprint;
 mod guard;
 mod key;
 mod load;
@@ -17,6 +18,7 @@ mod state;
 mod view;
 mod warning;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -85,6 +87,15 @@ struct Inner {
     state: Mutex<State>,
     changed: Condvar,
     observers: RwLock<Vec<Arc<dyn Observer>>>,
+    observed: AtomicBool,
+}
+
+impl Drop for Inner {
+    /// A cache that nobody has any more gives the device back what it held.
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.device.change(|memory| state.take_entries().for_each(|mut entry| load::free_all(&mut entry, memory)));
+    }
 }
 
 /// The models of one device. Clones are the same cache.
@@ -107,8 +118,16 @@ impl Cache {
 
     /// An empty cache that shares host copies with the users of `store`.
     pub fn with_store(device: Device, settings: CacheSettings, store: Arc<HostStore>) -> Self {
-        let (state, changed, observers) = (Mutex::default(), Condvar::new(), RwLock::default());
-        Self { inner: Arc::new(Inner { device, settings, store, state, changed, observers }) }
+        let inner = Inner {
+            device,
+            settings,
+            store,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            observers: RwLock::default(),
+            observed: AtomicBool::new(false),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The device it serves.
@@ -124,6 +143,7 @@ impl Cache {
     /// Tells `observer` what happens from now on.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.inner.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+        self.inner.observed.store(true, Ordering::Release);
     }
 
     /// Adds a model, in host memory. Nothing of it goes to the device before it is locked.
@@ -361,7 +381,7 @@ impl Cache {
     }
 
     fn is_observed(&self) -> bool {
-        !self.inner.observers.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.inner.observed.load(Ordering::Acquire)
     }
 
     fn changed(&self) -> &Condvar {

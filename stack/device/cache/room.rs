@@ -38,7 +38,8 @@ impl Locking<'_> {
     /// Moves unlocked models off, smallest first, until the budget holds what the model lacks. Returns the budget then.
     pub(super) fn make_room(&mut self, mut budget: Budget) -> Result<Budget, CacheError> {
         let own = self.slot;
-        let missing_bytes = self.state().entry(own).missing_bytes();
+        let reclaim = self.figures.reclaim;
+        let missing_bytes = self.state().entry(own).needed_bytes(reclaim);
         let ignored = mutant!(
             "working_memory_ignored_when_nothing_is_missing",
             "a model that is resident already runs without the memory that its operation needs",
@@ -48,7 +49,6 @@ impl Locking<'_> {
         if ignored {
             return Ok(budget);
         }
-        let reclaim = self.figures.reclaim;
         let shown = shows_what_can_be_given_back(reclaim);
         if reclaim == Reclaim::Indistinguishable && short_bytes(&budget, missing_bytes) > 0 {
             // No counter tells what can be given back, so it is given back before anybody is moved off for it.

@@ -62,6 +62,12 @@ impl State {
         Some(entry)
     }
 
+    /// Takes every entry out.
+    pub(super) fn take_entries(&mut self) -> impl Iterator<Item = Entry> {
+        self.index.clear();
+        std::mem::take(&mut self.slots).into_iter().flatten()
+    }
+
     /// The models that may be moved off for `own`, smallest first; equal ones by name.
     pub(super) fn candidates(&self, own: Slot) -> Vec<Slot> {
         let movable = |slot: Slot, entry: &Entry| slot != own && !entry.is_locked() && entry.resident_bytes > 0;

@@ -25,17 +25,23 @@ pub struct Pressure {
     pub key: ModelKey,
     /// The working memory that is kept free: after the floor.
     pub working_bytes: u64,
-    /// The budget with it; negative.
+    /// The budget with it; negative, or less than what must be loaded.
     pub budget_bytes: i64,
+    /// Pieces of the model that must be on the device and are not.
+    pub required_bytes: u64,
     /// Every model with bytes on the device, by name.
     pub resident: Vec<Resident>,
 }
 
 impl fmt::Display for Pressure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, working_bytes, budget_bytes, resident } = self;
+        let Self { key, working_bytes, budget_bytes, required_bytes, resident } = self;
         write!(f, "too little device memory to lock {key} with {} of working memory: ", Bytes(*working_bytes))?;
-        write!(f, "the budget is {} after everything unlocked was moved off. Resident: ", SignedBytes(*budget_bytes))?;
+        write!(f, "the budget is {}", SignedBytes(*budget_bytes))?;
+        if *required_bytes > 0 {
+            write!(f, " for {} that must be loaded", Bytes(*required_bytes))?;
+        }
+        f.write_str(" after everything unlocked was moved off. Resident: ")?;
         if resident.is_empty() {
             return f.write_str("no model");
         }

@@ -1,5 +1,12 @@
 //! The model cache and the probe on simulated cards.
 
+mod cache_credit;
 mod cache_locking;
+mod faults;
 mod probe_windows;
+mod public_reports_drivers;
+mod public_reports_estimates;
+mod public_reports_residency;
+mod readers;
 mod rig;
+mod weights_files;
