@@ -173,6 +173,9 @@ pub struct Check {
     /// Why, unless it passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Things a reader should know that are no failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// How long it took.
     pub seconds: f64,
 }

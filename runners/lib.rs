@@ -3,10 +3,12 @@
 pub mod programs;
 pub mod requests;
 pub mod runner;
+pub mod scripted;
 pub mod session;
 pub mod simulated;
 
 pub use requests::requests;
 pub use runner::{Inputs, RunError, Runner, Work};
+pub use scripted::ScriptedRunner;
 pub use session::{Session, StepError, StepReport, StepRequest, model_spec, stored_otherwise};
 pub use simulated::{SIMULATED_FRAMEWORK, SimulatedRunner, WorkspaceSteps};

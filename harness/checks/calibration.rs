@@ -208,10 +208,11 @@ pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summa
             format!("{}: {} is {short} short outside what is promised", place(subject), record.case)
         })
         .collect();
-    Evidence { attempts: vec![attempt], windows, summaries: vec![summary], notes, seen }
+    let devices = vec![device_record(subject)];
+    Evidence { attempts: vec![attempt], windows, devices, summaries: vec![summary], notes, seen }
 }
 
 /// The device as reports list it.
-pub(crate) fn device_record(subject: &Subject<'_>) -> DeviceRecord {
+fn device_record(subject: &Subject<'_>) -> DeviceRecord {
     DeviceRecord { class: subject.class(), uuid_hash: None, driver: subject.environment().soft.driver, simulated: true }
 }

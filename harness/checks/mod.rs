@@ -6,12 +6,14 @@ mod perturbed;
 mod pipeline;
 mod plan;
 mod reconcile;
+mod scenario;
+mod scripted;
 
 use headroom_base::{Bytes, Case, Estimate, Verdict};
 use headroom_calibration::CaseToPlan;
 use headroom_device::cache::CacheError;
 use headroom_family::Model;
-use headroom_reports::{AttemptRecord, FamilySummary, WindowRecord};
+use headroom_reports::{AttemptRecord, DeviceRecord, FamilySummary, WindowRecord};
 use headroom_runners::StepError;
 
 use crate::bench::{Bench, CalibrationError, Ground, MEASURING_ALLOWANCE_BYTES, Subject};
@@ -23,6 +25,8 @@ pub use perturbed::perturbed;
 pub use pipeline::pipeline;
 pub use plan::plan;
 pub use reconcile::reconcile;
+pub use scenario::scenario;
+pub use scripted::scripted;
 
 /// What a check saw, for the report.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +35,8 @@ pub struct Evidence {
     pub attempts: Vec<AttemptRecord>,
     /// Windows with their verdicts.
     pub windows: Vec<WindowRecord>,
+    /// The devices they were measured on.
+    pub devices: Vec<DeviceRecord>,
     /// Plans, fits and estimates.
     pub summaries: Vec<FamilySummary>,
     /// Things a reader should know that are no failure.
@@ -44,6 +50,7 @@ impl Evidence {
     pub fn absorb(&mut self, other: Self) {
         self.attempts.extend(other.attempts);
         self.windows.extend(other.windows);
+        self.devices.extend(other.devices);
         self.summaries.extend(other.summaries);
         self.notes.extend(other.notes);
         self.seen += other.seen;

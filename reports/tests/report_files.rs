@@ -18,6 +18,7 @@ fn trial(check: &str, outcome: Outcome, message: Option<&str>) -> Check {
         check: check.into(),
         outcome,
         message: message.map(str::to_owned),
+        notes: Vec::new(),
         seconds: 0.25,
     }
 }
@@ -168,7 +169,13 @@ fn the_summary_starts_with_the_verdict_and_the_failures() {
     assert!(text.find("## Failed (1)").unwrap() < text.find("## Device busy (1)").unwrap());
     assert!(text.contains("1 failed, 1 busy, 1 ignored, 1 passed"));
     report.trials.retain(|trial| trial.outcome == Outcome::Passed);
-    assert!(summary::to_markdown(&report).starts_with("# headroom: all holds"));
+    report.trials[0].notes.push("2 of 40 sizes left out are under".into());
+    let text = summary::to_markdown(&report);
+    assert!(
+        text.starts_with("# headroom: all holds") && text.contains("- `sdxl::card::plan`: 2 of 40 sizes"),
+        "{text}"
+    );
+    assert!(junit::to_xml(&report).unwrap().contains("2 of 40 sizes left out are under"));
     report.mutants = Some(MutantReport {
         grades: vec![MutantGrade {
             name: "credit_left_out".into(),

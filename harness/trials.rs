@@ -1,0 +1,238 @@
+//! The trials of a run: which check runs for which family on which device, and what came of it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use headroom_family::{Family, SimulatedDevice};
+use headroom_reports::{Check, Outcome};
+
+use crate::bench::{Ground, Subject};
+use crate::checks::{self, CheckError, Evidence};
+use crate::world::World;
+
+/// How long a trial may take unless `HEADROOM_TRIAL_SECONDS` says otherwise.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
+
+/// What is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A check on one simulated device, under each of its allocators.
+    Simulated { device: usize, check: Simulated },
+    /// A check on cards of the size it chooses itself, under each allocator of the largest device.
+    Fitted(Simulated),
+    /// A scripted cache scenario.
+    Scenario { index: usize },
+    /// A check on the attached GPU.
+    Gpu { check: &'static str },
+}
+
+/// A check of a family on a simulated device.
+#[derive(Clone, Copy)]
+struct Simulated {
+    name: &'static str,
+    run: fn(&Subject<'_>, Ground<'_>) -> Result<Evidence, CheckError>,
+}
+
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Simulated {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Simulated {}
+
+/// The checks of every simulated device.
+const ON_EACH_DEVICE: [Simulated; 5] = [
+    Simulated { name: "plan", run: checks::plan },
+    Simulated { name: "pipeline", run: checks::pipeline },
+    Simulated { name: "calibration", run: checks::calibration },
+    Simulated { name: "perturbed", run: checks::perturbed },
+    Simulated { name: "reconcile", run: checks::reconcile },
+];
+
+/// The checks that choose the size of their cards themselves.
+const ON_FITTED_CARDS: [Simulated; 2] =
+    [Simulated { name: "capacity", run: checks::capacity }, Simulated { name: "scripted", run: checks::scripted }];
+
+/// The checks of an attached GPU.
+const ON_A_GPU: [&str; 3] = ["pipeline", "calibration", "reconcile"];
+
+/// One trial.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    world: Arc<World>,
+    family: usize,
+    what: What,
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// For the report.
+    pub check: Check,
+    /// What it saw.
+    pub evidence: Evidence,
+}
+
+/// Every trial of these families, in a fixed order.
+pub fn trials(world: &Arc<World>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (family, value) in world.catalogue.families().iter().enumerate() {
+        let mut add = |what| trials.push(Trial { world: Arc::clone(world), family, what });
+        for index in 0..value.regressions.len() {
+            add(What::Scenario { index });
+        }
+        if value.models.is_empty() {
+            continue;
+        }
+        for device in 0..value.devices.len() {
+            ON_EACH_DEVICE.into_iter().for_each(|check| add(What::Simulated { device, check }));
+        }
+        ON_FITTED_CARDS.into_iter().for_each(|check| add(What::Fitted(check)));
+        ON_A_GPU.into_iter().for_each(|check| add(What::Gpu { check }));
+    }
+    trials
+}
+
+/// How many trials a family must have, counted from its file.
+pub fn expected_trials(family: &Family) -> usize {
+    if family.models.is_empty() {
+        return family.regressions.len();
+    }
+    family.regressions.len() + family.devices.len() * ON_EACH_DEVICE.len() + ON_FITTED_CARDS.len() + ON_A_GPU.len()
+}
+
+impl Trial {
+    /// The family.
+    pub fn family(&self) -> &Family {
+        &self.world.catalogue.families()[self.family]
+    }
+
+    /// The device's name in the trial's.
+    pub fn device(&self) -> &str {
+        match self.what {
+            What::Simulated { device, .. } => &self.family().devices[device].name,
+            What::Fitted(_) => "fitted",
+            What::Scenario { .. } => "scripted",
+            What::Gpu { .. } => "gpu",
+        }
+    }
+
+    /// What is checked.
+    pub fn check(&self) -> &str {
+        match self.what {
+            What::Simulated { check, .. } | What::Fitted(check) => check.name,
+            What::Scenario { index } => &self.family().regressions[index].name,
+            What::Gpu { check } => check,
+        }
+    }
+
+    /// `family::device::check`.
+    pub fn name(&self) -> String {
+        format!("{}::{}::{}", self.family().name, self.device(), self.check())
+    }
+
+    /// Why this trial cannot run here; none where it can.
+    pub fn ignored_because(&self) -> Option<&'static str> {
+        match self.what {
+            What::Gpu { .. } => Some("no GPU: this build drives simulated devices only"),
+            _ => None,
+        }
+    }
+
+    /// Runs the trial in a thread of its own, within its time limit.
+    pub fn run(&self) -> Ended {
+        let started = Instant::now();
+        let limit = time_limit();
+        let (sender, receiver) = channel();
+        let trial = self.clone();
+        std::thread::spawn(move || {
+            // The receiver is gone after the time limit; then nobody wants the answer.
+            let _ = sender.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.verdict())));
+        });
+        let (outcome, message, evidence) = match receiver.recv_timeout(limit) {
+            Ok(Ok(Ok(evidence))) => (Outcome::Passed, None, evidence),
+            Ok(Ok(Err((outcome, message)))) => (outcome, Some(message), Evidence::default()),
+            Ok(Err(panic)) => (Outcome::Failed, Some(format!("panicked: {}", words_of(&*panic))), Evidence::default()),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let message = format!("not done after {} seconds (HEADROOM_TRIAL_SECONDS)", limit.as_secs());
+                (Outcome::Failed, Some(message), Evidence::default())
+            }
+        };
+        let check = Check {
+            family: self.family().name.clone(),
+            device: self.device().to_owned(),
+            check: self.check().to_owned(),
+            outcome,
+            message,
+            notes: Vec::new(),
+            seconds: started.elapsed().as_secs_f64(),
+        };
+        Ended { check, evidence }
+    }
+
+    fn verdict(&self) -> Result<Evidence, (Outcome, String)> {
+        if let Some(reason) = self.ignored_because() {
+            let outcome = if gpu_is_required() { Outcome::Failed } else { Outcome::Ignored };
+            return Err((outcome, reason.to_owned()));
+        }
+        let evidence = self.evidence().map_err(|error| (Outcome::Failed, error.to_string()))?;
+        if evidence.seen == 0 && !evidence.notes.iter().any(|note| note.starts_with(NOTHING_TO_SEE)) {
+            return Err((Outcome::Failed, "the check saw no window, run or figure".to_owned()));
+        }
+        Ok(evidence)
+    }
+
+    fn evidence(&self) -> Result<Evidence, CheckError> {
+        let family = self.family();
+        let ground = self.world.ground();
+        match self.what {
+            What::Scenario { index } => checks::scenario(&family.regressions[index]),
+            What::Simulated { device, check } => on_every_allocator(family, &family.devices[device], check, ground),
+            What::Fitted(check) => {
+                let largest = family.devices.iter().max_by_key(|device| device.memory_bytes);
+                let largest = largest.ok_or_else(|| CheckError::violated("the family has no device"))?;
+                on_every_allocator(family, largest, check, ground)
+            }
+            What::Gpu { .. } => Err(CheckError::violated("there is no GPU")),
+        }
+    }
+}
+
+/// Whether a trial that needs a GPU fails where there is none.
+pub fn gpu_is_required() -> bool {
+    std::env::var_os("HEADROOM_REQUIRE_GPU").is_some_and(|value| value == "1")
+}
+
+/// How the note of a check begins that rightly has nothing to look at on a device.
+pub(crate) const NOTHING_TO_SEE: &str = "nothing to see";
+
+fn on_every_allocator(
+    family: &Family,
+    device: &SimulatedDevice,
+    check: Simulated,
+    ground: Ground<'_>,
+) -> Result<Evidence, CheckError> {
+    let mut evidence = Evidence::default();
+    for allocator in device.allocators.iter().copied() {
+        evidence.absorb((check.run)(&Subject { family, device, allocator }, ground)?);
+    }
+    Ok(evidence)
+}
+
+fn time_limit() -> Duration {
+    let set = std::env::var("HEADROOM_TRIAL_SECONDS").ok().and_then(|text| text.parse().ok());
+    set.map_or(DEFAULT_LIMIT, Duration::from_secs)
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
