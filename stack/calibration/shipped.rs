@@ -127,3 +127,86 @@ impl Shipped {
         Ok(serde_json::from_str(text)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headroom_base::{DType, Operation};
+
+    fn line(estimator: &str, framework: &str) -> ShippedLine {
+        let size = |units| ShippedSize { units, labels: vec![], largest_remainder_bytes: 1, windows: 2 };
+        let source = |text: &str| ShippedSource {
+            device: DeviceClass::new("Card", 16 << 30, Backend::Cuda),
+            origin: Origin::Recorded,
+            text: text.into(),
+            windows: 3,
+        };
+        ShippedLine {
+            line: LineKey {
+                estimator: estimator.into(),
+                estimator_version: 1,
+                operation: Operation::VaeDecode,
+                dtype: DType::Fp16,
+                tiling: None,
+            },
+            environment: HardEnvironment {
+                backend: Backend::Cuda,
+                allocator: AllocatorKind::Native,
+                allocator_settings: String::new(),
+                framework: framework.into(),
+                attention: Default::default(),
+                convolution_benchmark: false,
+                memory_layout: Default::default(),
+            },
+            coefficients: Coefficients::new(10, 3, 7).expect("not 0"),
+            range: UnitRange { least_units: 1, largest_units: 3 },
+            windows: 6,
+            sizes: vec![size(3), size(1), size(2)],
+            sources: vec![source("b"), source("a")],
+        }
+    }
+
+    fn file(lines: Vec<ShippedLine>) -> Shipped {
+        Shipped::new(Backend::Cuda, AllocatorKind::Native, lines)
+    }
+
+    #[test]
+    fn the_file_is_the_same_whatever_order_its_lines_came_in_and_reads_back() {
+        let lines = || vec![line("vae", "torch 2"), line("vae", "torch 1"), line("unet", "torch 2")];
+        let text = file(lines()).to_json();
+        assert_eq!(file(lines().into_iter().rev().collect()).to_json(), text);
+        assert_eq!(Shipped::parse(&text).unwrap(), file(lines()));
+        assert!(text.ends_with("}\n") && text.contains("\"bytes_per_unit\": \"3/7\""), "{text}");
+    }
+
+    #[test]
+    fn another_format_and_nonsense_are_refused() {
+        let newer = file(vec![]).to_json().replace("\"version\": 1", "\"version\": 2");
+        assert!(matches!(Shipped::parse(&newer), Err(ShippedError::OtherVersion { found: 2 })));
+        let misspelt = file(vec![]).to_json().replace("lines", "line");
+        assert!(matches!(Shipped::parse(&misspelt), Err(ShippedError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn every_compiled_in_file_reads_and_no_line_is_below_a_measured_point() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped");
+        let mut names: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        let expected = AllocatorKind::ALL.map(|allocator| Shipped::file_name(Backend::Cuda, allocator));
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>(), expected.iter().collect());
+        for name in names {
+            let text = std::fs::read_to_string(format!("{folder}/{name}")).unwrap();
+            let shipped = Shipped::parse(&text).unwrap();
+            assert_eq!(Shipped::file_name(shipped.backend, shipped.allocator), name);
+            assert_eq!(shipped.to_json(), text, "{name} is not as it would be written");
+            for line in &shipped.lines {
+                assert_eq!(line.windows, line.sizes.iter().map(|size| size.windows).sum::<usize>(), "{}", line.line);
+                for size in &line.sizes {
+                    let priced_bytes = line.coefficients.bytes_at(size.units);
+                    assert!(priced_bytes >= size.largest_remainder_bytes, "{} at {}", line.line, size.units);
+                }
+            }
+        }
+    }
+}

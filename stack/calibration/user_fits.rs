@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use headroom_base::{AttemptId, LineKey, SoftEnvironment, Window, mutant};
+use rustc_hash::FxHashMap;
 
 use crate::attempt::Attempt;
 use crate::counting::{Context, count};
@@ -21,7 +22,7 @@ pub struct UserFit {
 /// Every line's own fit, or why it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserFits {
-    by_line: HashMap<LineKey, Result<UserFit, FitError>>,
+    by_line: FxHashMap<LineKey, Result<UserFit, FitError>>,
 }
 
 impl UserFits {
@@ -61,8 +62,9 @@ impl UserFits {
 
 /// Whether the newest attempt that counts on this line ran under another soft environment.
 fn may_be_outdated(counted: &[&Window], attempts: &[Attempt], soft: &SoftEnvironment) -> bool {
-    let age = |id: &AttemptId| attempts.iter().position(|attempt| attempt.id == *id);
-    let aged = counted.iter().filter_map(|window| Some((age(window.attempt_id.as_ref()?)?, *window)));
+    let ages: HashMap<&AttemptId, usize> =
+        attempts.iter().enumerate().map(|(age, attempt)| (&attempt.id, age)).collect();
+    let aged = counted.iter().filter_map(|window| Some((*ages.get(window.attempt_id.as_ref()?)?, *window)));
     mutant!(
         "outdated_mark_never_clears",
         "a person measures again after a driver update and is told for ever that it may be outdated",

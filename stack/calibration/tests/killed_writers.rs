@@ -1,0 +1,138 @@
+//! Two processes of two threads write 200 windows into one record while one of them is killed again and again.
+//!
+//! A writer says on its output which windows are in the store, after each update. What it said must be there
+//! whenever it is killed, at most the update it was in may be missing, and the file is whole at every moment.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use headroom_base::{Backend, DeviceClass, Window};
+use headroom_calibration::Store;
+
+const FOLDER: &str = "HEADROOM_KILLED_WRITERS_FOLDER";
+const PROCESS: &str = "HEADROOM_KILLED_WRITERS_PROCESS";
+const PROCESSES: u32 = 2;
+const THREADS: u32 = 2;
+const EACH: u32 = 50;
+
+fn device() -> DeviceClass {
+    DeviceClass::new("Card", 16 << 30, Backend::Cuda)
+}
+
+fn window(run: u32) -> Window {
+    let text = r#"{"model":"m","line":{"estimator":"e","estimator_version":1,"operation":"vae_decode","dtype":"fp16"},
+        "case":{"operation":"vae_decode","dtype":"fp16","width":8,"height":8,"frames":1,"batch":1},"cost_units":128,
+        "analytic_bytes":0,"device":{"name":"Card","total_gib":16,"backend":"cuda"},"environment":{"hard":{"backend":
+        "cuda","allocator":"native","framework":"f"}},"run":0,"kind":"measured","origin":"measured",
+        "estimate_bytes":1,"allocated_peak_bytes":1,"reserved_peak_bytes":1,"driver_bytes":null,"demand_bytes":1,
+        "stretches":1,"retries":0,"residency":"full","validity":"valid"}"#;
+    Window { run, ..serde_json::from_str(text).unwrap() }
+}
+
+/// The windows of one thread: numbers that no other has.
+fn runs_of(process: u32, thread: u32) -> impl Iterator<Item = u32> {
+    let first = (process * THREADS + thread) * EACH;
+    first..first + EACH
+}
+
+fn in_store(store: &Store) -> Vec<u32> {
+    store.read(&device()).expect("whole at every moment").windows.iter().map(|window| window.run).collect()
+}
+
+/// The writing process: adds every window that is not there yet.
+#[test]
+#[ignore = "started by the other test of this file, as a process to be killed"]
+fn writer() {
+    let folder = std::env::var(FOLDER).expect("the folder to write to");
+    let process: u32 = std::env::var(PROCESS).expect("which process this is").parse().unwrap();
+    let write = |thread: u32| {
+        let store = Store::open(&folder).with_lock_wait(Duration::from_secs(60));
+        for run in runs_of(process, thread) {
+            let add = |record: &mut headroom_calibration::Record| {
+                if !record.windows.iter().any(|window| window.run == run) {
+                    record.windows.push(window(run));
+                }
+            };
+            store.update(&device(), add).unwrap();
+            let mut output = std::io::stdout().lock();
+            writeln!(output, "written {run}").and_then(|()| output.flush()).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || write(thread));
+        }
+    });
+}
+
+fn start(folder: &Path, process: u32) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["writer", "--exact", "--ignored", "--nocapture"])
+        .env(FOLDER, folder)
+        .env(PROCESS, process.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Follows a writer's output, kills it after `kill_after` windows, and returns what it said it had written.
+fn follow(mut child: Child, kill_after: Option<usize>) -> BTreeSet<u32> {
+    let mut written = BTreeSet::new();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    for line in output.lines() {
+        let line = line.unwrap();
+        if let Some((_, run)) = line.split_once("written ") {
+            written.insert(run.parse().unwrap());
+        }
+        if kill_after == Some(written.len()) {
+            // The other thread and the next update are wherever they are.
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    written
+}
+
+#[test]
+fn a_killed_writer_loses_at_most_its_own_update() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path());
+    let done = AtomicBool::new(false);
+    let (killed, survived, seen) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0_usize;
+            while !done.load(Ordering::SeqCst) {
+                let length = in_store(&store).len();
+                assert!(length >= seen, "windows went missing");
+                seen = length;
+            }
+            seen
+        });
+        let survivor = scope.spawn(|| follow(start(folder.path(), 0), None));
+        let mut killed = BTreeSet::new();
+        for kill_after in [1, 3, 7, 13, 2, 19, 31, 5] {
+            let written = follow(start(folder.path(), 1), Some(kill_after));
+            killed.extend(written);
+            let stored: BTreeSet<u32> = in_store(&store).into_iter().collect();
+            assert!(killed.is_subset(&stored), "{:?}", killed.difference(&stored));
+        }
+        let survived = survivor.join().unwrap();
+        killed.extend(follow(start(folder.path(), 1), None));
+        done.store(true, Ordering::SeqCst);
+        (killed, survived, reader.join().unwrap())
+    });
+    let mut stored = in_store(&store);
+    let said: Vec<u32> = survived.union(&killed).copied().collect();
+    stored.sort_unstable();
+    assert_eq!(stored, said, "each window once");
+    assert_eq!(stored, (0..PROCESSES * THREADS * EACH).collect::<Vec<_>>());
+    assert!(seen <= stored.len());
+    let leftovers = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "tmp"));
+    assert_eq!(leftovers.count(), 0, "the last update removed what the killed ones left");
+}
