@@ -283,3 +283,34 @@ impl JsonSchema for RawArchitecture {
         Architecture::json_schema(generator)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::Findings;
+    use crate::node::Node;
+    use crate::reader::Reader;
+
+    fn kinds() -> Vec<String> {
+        let schema = serde_json::to_value(schemars::schema_for!(Architecture)).unwrap();
+        let variants = schema["oneOf"].as_array().unwrap();
+        variants.iter().map(|variant| variant["properties"]["kind"]["const"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_architecture_is_read_as_serde_reads_it() {
+        let kinds = kinds();
+        assert!(kinds.len() >= 9, "{kinds:?}");
+        for kind in kinds {
+            let text = format!("kind: {kind}\n");
+            let node = Node::parse(&text).unwrap();
+            let findings = Findings::new("test.yaml", &text);
+            let read = RawArchitecture::deserialize(Reader::new(&node, &findings));
+            let problems = findings.into_problems();
+            let read = Architecture::from(read.unwrap_or_else(|_| panic!("{kind}: {problems:?}")));
+            let expected: Architecture = serde_json::from_value(serde_json::json!({ "kind": kind })).unwrap();
+            assert_eq!(read, expected);
+            assert_eq!(read.kind(), kind);
+        }
+    }
+}
