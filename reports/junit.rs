@@ -49,6 +49,9 @@ fn case(trial: &Check) -> TestCase {
     let mut case = TestCase::new(trial.check.as_str(), status);
     case.set_classname(format!("{}::{}", trial.family, trial.device));
     case.set_time(duration(trial.seconds));
+    if !trial.notes.is_empty() {
+        case.set_system_out(trial.notes.join("\n"));
+    }
     case
 }
 

@@ -4,6 +4,7 @@
 //! a folder that is written to, and the `read` functions that open one named file.
 
 pub mod format;
+pub mod html;
 pub mod import_public;
 pub mod import_windows;
 pub mod junit;

@@ -8,7 +8,7 @@ use headroom_base::mutant;
 
 use crate::redact::Redaction;
 use crate::report::Report;
-use crate::{junit, summary};
+use crate::{html, junit, summary};
 
 /// Names the file whose lock makes a folder ours. It stays behind; only the system's lock on it counts.
 const LOCK_NAME: &str = ".headroom-lock";
@@ -86,10 +86,11 @@ impl OutputFolder {
     /// When the system refuses, or a value has no place in a format.
     pub fn write_report(&self, report: &Report, redaction: &Redaction) -> Result<Vec<PathBuf>, OutputError> {
         let report = redacted(report, redaction)?;
-        let files: [(&str, String); 3] = [
+        let files: [(&str, String); 4] = [
             ("report.json", to_json(&report)?),
             ("junit.xml", junit::to_xml(&report).map_err(|e| format_error("junit.xml", &e))?),
             ("summary.md", summary::to_markdown(&report)),
+            ("index.html", html::to_html(&report)),
         ];
         files.iter().map(|(name, content)| self.write(name, content.as_bytes())).collect()
     }

@@ -18,6 +18,7 @@ pub fn to_markdown(report: &Report) -> String {
     sections.extend(failures(report));
     sections.extend(mutants(report));
     sections.extend(report.families.iter().map(family));
+    sections.extend(notes(report));
     within(sections, LARGEST_SUMMARY_BYTES)
 }
 
@@ -71,6 +72,16 @@ fn failures(report: &Report) -> Vec<String> {
         }));
     }
     sections
+}
+
+fn notes(report: &Report) -> Vec<String> {
+    let with_notes = report.trials.iter().flat_map(|trial| trial.notes.iter().map(move |note| (trial, note)));
+    let mut lines: Vec<String> =
+        with_notes.map(|(trial, note)| format!("- `{}`: {}\n", cell(&trial.name()), cell(note))).collect();
+    if !lines.is_empty() {
+        lines.insert(0, "\n## Notes\n\n".to_owned());
+    }
+    lines
 }
 
 fn mutants(report: &Report) -> Option<String> {
