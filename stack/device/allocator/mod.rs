@@ -1,5 +1,6 @@
 //! A caching allocator that behaves as PyTorch's does, over any driver.
 
+mod bin;
 mod blocks;
 mod counters;
 mod error;
@@ -8,6 +9,7 @@ mod expandable;
 mod free_blocks;
 mod native;
 mod recorded;
+mod rules;
 mod segments;
 mod settings;
 pub mod sizes;
@@ -26,6 +28,7 @@ pub use events::{Event, EventKind};
 use expandable::Range;
 use free_blocks::{Entry, FreeBlocks};
 pub use recorded::{RecordedBlock, RecordedSegment, RecordedStateError, driver_placements};
+use rules::Rules;
 pub use segments::{BlockView, SegmentView};
 pub use settings::{Problem, Settings, SettingsError, VARIABLES};
 pub use sizes::PoolKind;
@@ -75,6 +78,7 @@ fn first_serial() -> u64 {
 pub struct Allocator<D: Driver> {
     driver: D,
     settings: Settings,
+    rules: Rules,
     limit_bytes: Option<u64>,
     blocks: Blocks,
     pools: [Pool; 2],
@@ -90,6 +94,7 @@ impl<D: Driver> Allocator<D> {
     pub fn new(driver: D, settings: Settings) -> Self {
         Self {
             driver,
+            rules: Rules::of(&settings),
             settings,
             limit_bytes: None,
             blocks: Blocks::default(),
@@ -114,17 +119,19 @@ impl<D: Driver> Allocator<D> {
         }
         let bytes = sizes::round(requested_bytes, self.settings.divisions.as_ref());
         let pool = self.pool_of(bytes);
-        let block = match self.cached(bytes, pool) {
-            Some(block) => block,
-            None => self.grow(requested_bytes, bytes, pool)?,
-        };
-        Ok(self.hand_out(block, requested_bytes, bytes))
+        match self.cached(bytes, pool) {
+            Some(found) => Ok(self.hand_out_cached(found, requested_bytes, bytes)),
+            None => {
+                let block = self.grow(requested_bytes, bytes, pool)?;
+                Ok(self.hand_out_new(block, requested_bytes, bytes))
+            }
+        }
     }
 
     /// The pool of a rounded size. The stream-ordered pool is one for all sizes.
     #[inline]
     fn pool_of(&self, bytes: u64) -> PoolKind {
-        if self.settings.kind == AllocatorKind::CudaMallocAsync { PoolKind::Large } else { PoolKind::of(bytes) }
+        if self.rules.is_pool { PoolKind::Large } else { PoolKind::of(bytes) }
     }
 
     /// Takes memory back into the cache.
@@ -171,10 +178,6 @@ impl<D: Driver> Allocator<D> {
     /// The limit on what may be taken from the driver: the one that was set, or the settings' share of the device.
     pub fn memory_limit(&mut self) -> Option<u64> {
         self.limit()
-    }
-
-    fn is_limited(&self) -> bool {
-        self.limit_bytes.is_some() || self.settings.memory_fraction.is_some()
     }
 
     /// The device's total is asked when it is first needed, and not again.

@@ -8,40 +8,30 @@ use super::{
 };
 use crate::driver::{Address, Driver};
 
-/// A free block larger than the request by less than this is not split, in the large pool.
-const LEAST_LARGE_REMAINDER_BYTES: u64 = sizes::LARGEST_SMALL_BYTES;
-
 impl<D: Driver> Allocator<D> {
     #[inline]
     pub(super) fn pool(&mut self, pool: PoolKind) -> &mut Pool {
         &mut self.pools[pool as usize]
     }
 
-    /// Takes the best free block out of the pool, if one may serve the size.
+    /// The best free block of the pool, if one may serve the size. It stays in the pool.
     #[inline]
-    pub(super) fn cached(&mut self, bytes: u64, kind: PoolKind) -> Option<u32> {
-        if self.collects_garbage() {
-            self.pool(kind).searches += 1;
+    pub(super) fn cached(&mut self, bytes: u64, kind: PoolKind) -> Option<Entry> {
+        let most = self.rules.most_split_bytes;
+        let pool = &mut self.pools[kind as usize];
+        if self.rules.free_blocks_age {
+            pool.searches += u64::from(self.limit_bytes.is_some() || self.settings.memory_fraction.is_some());
         }
-        let mut found = self.pool(kind).free.best_fit(bytes)?;
-        if self.settings.kind == AllocatorKind::ExpandableSegments {
+        let mut found = pool.free.best_fit(bytes)?;
+        if self.rules.free_blocks_grow {
             found = self.least_growable(found, kind);
         }
-        if let Some(most) = self.settings.most_split_bytes {
-            let oversize_for_small = bytes < most && found.bytes >= most;
-            let too_large = bytes >= most && found.bytes >= bytes + self.settings.most_unsplit_excess_bytes;
-            if oversize_for_small || too_large {
-                return None;
-            }
-        }
-        self.pool(kind).free.remove(found.bytes, found.address);
-        Some(found.block)
-    }
-
-    /// Whether free blocks age: a threshold is set, and a limit it is a share of.
-    #[inline]
-    fn collects_garbage(&self) -> bool {
-        self.settings.garbage_collection_threshold.is_some() && self.is_limited()
+        let serves = if bytes < most {
+            found.bytes < most
+        } else {
+            found.bytes - bytes < self.settings.most_unsplit_excess_bytes
+        };
+        serves.then_some(found)
     }
 
     /// What is tried when no cached block serves.
@@ -105,30 +95,55 @@ impl<D: Driver> Allocator<D> {
         Ok(self.blocks.insert(Block { address, bytes, pool, state: BlockState::Free, ..Block::VACANT }))
     }
 
-    /// Hands out `bytes` of a block that was taken from the pool, and returns the rest to it where it is worth it.
+    /// Hands out `bytes` of a free block. What is left is free again where it is worth it.
     #[inline]
-    pub(super) fn hand_out(&mut self, found: u32, requested_bytes: u64, bytes: u64) -> Allocation {
+    pub(super) fn hand_out_cached(&mut self, found: Entry, requested_bytes: u64, bytes: u64) -> Allocation {
+        let Block { pool, .. } = self.blocks[found.block];
+        if !self.splits(pool, bytes, found.bytes - bytes) {
+            self.pool(pool).free.remove(found.bytes, found.address);
+            return self.hand_out_whole(found.block, requested_bytes);
+        }
+        let front = self.cut(found.block, bytes);
+        let searches = self.pool(pool).searches;
+        let rest = &mut self.blocks[found.block];
+        rest.freed_at = searches;
+        let entry = Entry { bytes: rest.bytes, address: rest.address, block: found.block };
+        self.pool(pool).free.replace(found.bytes, found.address, entry);
+        self.mark_allocated(front, requested_bytes)
+    }
+
+    /// Hands out `bytes` of a block that is in no pool. What is left becomes free where it is worth it.
+    pub(super) fn hand_out_new(&mut self, found: u32, requested_bytes: u64, bytes: u64) -> Allocation {
         let Block { bytes: found_bytes, pool, .. } = self.blocks[found];
-        let was_split = self.blocks[found].is_split();
-        let expandable = self.blocks[found].is_expandable();
-        let index = if self.splits(pool, bytes, found_bytes - bytes) {
-            let index = self.cut_front(found, bytes);
-            self.put_free(found);
-            if !expandable {
-                if was_split {
-                    self.counters.inactive_split.subtract(bytes);
-                } else {
-                    self.counters.inactive_split.add(found_bytes - bytes);
-                }
-            }
-            index
-        } else {
-            if was_split && !expandable {
-                self.counters.inactive_split.subtract(found_bytes);
-            }
-            found
-        };
+        if !self.splits(pool, bytes, found_bytes - bytes) {
+            return self.hand_out_whole(found, requested_bytes);
+        }
+        let front = self.cut(found, bytes);
+        self.put_free(found);
+        self.mark_allocated(front, requested_bytes)
+    }
+
+    #[inline]
+    fn hand_out_whole(&mut self, index: u32, requested_bytes: u64) -> Allocation {
+        let block = &self.blocks[index];
+        if block.is_split() && !block.is_expandable() {
+            self.counters.inactive_split.subtract(block.bytes);
+        }
         self.mark_allocated(index, requested_bytes)
+    }
+
+    /// Cuts the first `bytes` off a free block, and counts how the free part changes.
+    #[inline]
+    fn cut(&mut self, index: u32, bytes: u64) -> u32 {
+        let block = &self.blocks[index];
+        if !block.is_expandable() {
+            if block.is_split() {
+                self.counters.inactive_split.subtract(bytes);
+            } else {
+                self.counters.inactive_split.add(block.bytes - bytes);
+            }
+        }
+        self.cut_front(index, bytes)
     }
 
     /// Makes a block that is in no pool an allocation.
@@ -141,7 +156,7 @@ impl<D: Driver> Allocator<D> {
         block.requested_bytes = requested_bytes;
         block.serial = serial;
         let (address, bytes) = (block.address, block.bytes);
-        let counted = if self.settings.kind == AllocatorKind::CudaMallocAsync { requested_bytes } else { bytes };
+        let counted = if self.rules.is_pool { requested_bytes } else { bytes };
         self.counters.allocated.add(counted);
         self.counters.active.add(counted);
         self.counters.requested.add(requested_bytes);
@@ -150,10 +165,8 @@ impl<D: Driver> Allocator<D> {
 
     #[inline]
     fn splits(&self, pool: PoolKind, bytes: u64, remainder_bytes: u64) -> bool {
-        if pool == PoolKind::Small || self.settings.kind != AllocatorKind::Native {
-            return remainder_bytes >= sizes::BLOCK_UNIT_BYTES;
-        }
-        self.settings.most_split_bytes.is_none_or(|most| bytes < most) && remainder_bytes > LEAST_LARGE_REMAINDER_BYTES
+        let rule = &self.rules.splitting[pool as usize];
+        remainder_bytes >= rule.least_remainder_bytes && bytes < rule.most_bytes
     }
 
     /// Makes the first `bytes` of a block one of its own; the rest keeps its index. Neither is put in the pool.
@@ -184,33 +197,68 @@ impl<D: Driver> Allocator<D> {
         let Block { bytes, requested_bytes, previous, next, .. } = self.blocks[index];
         self.blocks[index].serial = 0;
         self.blocks[index].state = BlockState::Free;
-        let counted = if self.settings.kind == AllocatorKind::CudaMallocAsync {
+        let counted = if self.rules.is_pool {
             self.excess.came_back(bytes);
             requested_bytes
         } else {
             bytes
         };
         self.counters.allocated.subtract(counted);
-        let absorbed = self.absorb(index, previous) + self.absorb(index, next);
-        self.put_free(index);
-        let block = self.blocks[index];
-        if !block.is_expandable() {
-            let now_split = if block.is_split() { block.bytes } else { 0 };
-            if now_split >= absorbed {
-                self.counters.inactive_split.add(now_split - absorbed);
+        let kept = self.put_free_merged(index, previous, next);
+        let free = &self.blocks[kept];
+        if !free.is_expandable() {
+            if free.is_split() {
+                self.counters.inactive_split.add(bytes);
             } else {
-                self.counters.inactive_split.subtract(absorbed - now_split);
+                self.counters.inactive_split.subtract(free.bytes - bytes);
             }
         }
         self.counters.active.subtract(counted);
         self.counters.requested.subtract(requested_bytes);
     }
 
-    /// Joins a free neighbour into `index` and returns its size, 0 where there is none to join.
+    /// Puts a block that is no longer allocated among the free ones, joined with its free neighbours; returns the block
+    /// that holds it then. A free neighbour keeps its entry, so that its place in the order need not be given up.
     #[inline]
-    pub(super) fn absorb(&mut self, index: u32, neighbour: u32) -> u64 {
+    fn put_free_merged(&mut self, index: u32, previous: u32, next: u32) -> u32 {
+        let is_free = |index: u32| index != NONE && self.blocks[index].state == BlockState::Free;
+        let (previous_is_free, next_is_free) = (is_free(previous), is_free(next));
+        if previous_is_free {
+            if next_is_free {
+                self.absorb(index, next);
+            }
+            self.join(index, previous);
+            previous
+        } else if next_is_free {
+            self.join(index, next);
+            next
+        } else {
+            self.put_free(index);
+            index
+        }
+    }
+
+    /// Joins a block that is in no pool into a free neighbour that is in one.
+    #[inline]
+    fn join(&mut self, index: u32, into: u32) {
+        let Block { address, bytes, pool, .. } = self.blocks[index];
+        self.blocks.unlink(index);
+        self.blocks.remove(index);
+        let searches = self.pool(pool).searches;
+        let block = &mut self.blocks[into];
+        let (old_bytes, old_address) = (block.bytes, block.address);
+        block.bytes += bytes;
+        block.address = old_address.min(address);
+        block.freed_at = searches;
+        let entry = Entry { bytes: block.bytes, address: block.address, block: into };
+        self.pool(pool).free.replace(old_bytes, old_address, entry);
+    }
+
+    /// Joins a neighbour in the same state into `index`, if there is one.
+    #[inline]
+    pub(super) fn absorb(&mut self, index: u32, neighbour: u32) {
         if neighbour == NONE || self.blocks[neighbour].state != self.blocks[index].state {
-            return 0;
+            return;
         }
         let Block { address, bytes, pool, state, .. } = self.blocks[neighbour];
         if state == BlockState::Free {
@@ -223,7 +271,6 @@ impl<D: Driver> Allocator<D> {
         block.address = block.address.min(address);
         block.bytes += bytes;
         self.blocks.remove(neighbour);
-        bytes
     }
 
     /// Gives a free, unsplit block's segment back. On failure it stays cached.
