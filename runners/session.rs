@@ -8,7 +8,7 @@ use headroom_device::probe::Scope;
 use headroom_family::{Architecture, Family, Model, Weights};
 
 use crate::programs::{self, Execution};
-use crate::runner::{RunError, Runner, Work};
+use crate::runner::{Inputs, RunError, Runner, Work};
 
 /// One step to run.
 #[derive(Clone, Debug)]
@@ -161,6 +161,18 @@ impl<'f> Session<'f> {
 
     fn architecture(&self, model: &'f Model, case: &Case) -> Result<&'f Architecture, StepError> {
         model.architecture().ok_or_else(|| StepError::Opaque { key: model.key.clone(), case: *case })
+    }
+
+    /// Puts a case's inputs on the device, as every run of it does first.
+    ///
+    /// # Errors
+    /// When the model is not known layer by layer, or the device has no room.
+    pub fn prepare(&self, model: &str, case: Case) -> Result<Inputs, StepError> {
+        let model = self.model(model)?;
+        let work =
+            Work { architecture: self.architecture(model, &case)?, case, execution: self.execution(model, &case) };
+        let failed = |source| StepError::Run { source, measurement: None };
+        self.runner.prepare(self.cache.device(), &work).map_err(failed)
     }
 
     fn execution(&self, model: &Model, case: &Case) -> Execution {

@@ -9,6 +9,7 @@ use super::causal::VideoAutoencoder;
 use super::clip::ClipText;
 use super::estimator::converted;
 use super::execution::Execution;
+use super::flux::Flux;
 use super::layers::Pieces;
 use super::program::{Piece, Program};
 use super::recorder::{Recorder, Tensor};
@@ -128,20 +129,9 @@ fn model(architecture: &Architecture) -> Box<dyn Model> {
         }
         Architecture::AutoencoderTiny(numbers) => Box::new(TinyAutoencoder::from(numbers)),
         Architecture::Unet2dCondition(numbers) => Box::new(Unet::from(numbers)),
+        Architecture::FluxTransformer(numbers) => Box::new(Flux::from(numbers)),
         Architecture::ClipTextEncoder(numbers) => Box::new(ClipText::from(numbers)),
         Architecture::T5Encoder(numbers) => Box::new(T5::from(numbers)),
-        _ => Box::new(Unknown),
-    }
-}
-
-/// An architecture that this version has no layers for.
-struct Unknown;
-
-impl Model for Unknown {
-    fn parameters(&self, _: &mut Pieces) {}
-
-    fn run(&self, _: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
-        Err(request.no_such_operation("no program yet"))
     }
 }
 

@@ -51,6 +51,7 @@ struct RecordedOptions {
     #[serde(default)]
     cudnn_benchmark: bool,
     attention: Option<String>,
+    activation: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -131,15 +132,18 @@ fn case_of(parsed: &RecordedLine, line: usize) -> Result<(Recorded, Execution), 
         }
         if given.attention.as_deref() == Some("math") {
             execution.attention = AttentionKernel::Math;
-            options.push("math attention");
+            options.push("math attention".to_owned());
         }
         if given.channels_last {
             execution.memory_layout = MemoryLayout::ChannelsLast;
-            options.push("channels last");
+            options.push("channels last".to_owned());
+        }
+        if let Some(activation) = &given.activation {
+            options.push(format!("{activation} activation"));
         }
         if given.cudnn_benchmark {
             execution.convolution_benchmark = true;
-            options.push("convolution benchmark");
+            options.push("convolution benchmark".to_owned());
         }
     }
     let case = Case {
@@ -247,11 +251,11 @@ impl Compared {
 
 /// Compares every window with what the programs predict, one entry per case, allocator and kind of run.
 ///
-/// `architecture` says what a recorded family's operation is; where it knows none, or there is no program, the case is
+/// `architecture` says what was recorded; where it knows none, or there is no program, the case is
 /// left out and counted in the second value, with the reason.
 pub fn compare(
     windows: &[RecordedWindow],
-    architecture: impl Fn(&str, Operation) -> Option<Architecture>,
+    architecture: impl Fn(&Recorded) -> Option<Architecture>,
 ) -> (Vec<Compared>, BTreeMap<String, usize>) {
     let mut groups: BTreeMap<(Recorded, AllocatorKind, bool), Vec<&RecordedWindow>> = BTreeMap::new();
     for window in windows {
@@ -287,10 +291,10 @@ pub fn compare(
 fn derive(
     recorded: &Recorded,
     execution: &Execution,
-    architecture: impl Fn(&str, Operation) -> Option<Architecture>,
+    architecture: impl Fn(&Recorded) -> Option<Architecture>,
 ) -> Result<(Program, Vec<Piece>), String> {
     let Recorded { family, case, .. } = recorded;
-    let found = architecture(family, case.operation);
+    let found = architecture(recorded);
     let found = found.ok_or_else(|| format!("no architecture is known for {family} {}", case.operation))?;
     let program = program(&found, case, execution).map_err(|error| error.to_string())?;
     Ok((program, weights(&found, case.dtype)))

@@ -14,6 +14,7 @@ mod distribution;
 mod estimator;
 pub mod evidence;
 mod execution;
+mod flux;
 mod layers;
 mod operators;
 mod predict;

@@ -1,108 +1,22 @@
 //! Programs against every allocator event that was recorded on an H200.
 
+mod recorded;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 
 use flate2::read::MultiGzDecoder;
-use headroom_base::{AttentionKernel, Case, Extent, MemoryLayout, Operation, Tiling};
-use headroom_family::Architecture;
-use headroom_family::architecture::{
-    AutoencoderKl, AutoencoderKlFlux2, AutoencoderTiny, CausalAutoencoder, ClipTextEncoder, FluxTransformer, T5Encoder,
-    Unet2dCondition,
-};
-use headroom_runners::programs::{Execution, Step, program};
+use headroom_runners::programs::evidence::recorded_case;
+use headroom_runners::programs::{Role, Step, program};
 use serde_json::Value;
 
-fn data(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/h200").join(name)
-}
-
 fn lines(name: &str) -> Vec<Value> {
-    let Ok(file) = File::open(data(name)) else { return Vec::new() };
+    let Ok(file) = File::open(recorded::path(name)) else { return Vec::new() };
     BufReader::new(MultiGzDecoder::new(file))
         .lines()
         .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
         .collect()
-}
-
-fn architecture(family: &str, operation: Operation) -> Architecture {
-    let flux = AutoencoderKl {
-        latent_channels: 16,
-        use_quant_conv: false,
-        use_post_quant_conv: false,
-        ..AutoencoderKl::default()
-    };
-    match (family, operation) {
-        ("sdxl", Operation::Denoise) => Architecture::Unet2dCondition(Unet2dCondition::default()),
-        ("flux", Operation::Denoise) => Architecture::FluxTransformer(FluxTransformer::default()),
-        ("sdxl", _) => Architecture::AutoencoderKl(AutoencoderKl::default()),
-        ("flux" | "sd3" | "z-image", _) => Architecture::AutoencoderKl(flux),
-        ("cogview4", _) => Architecture::AutoencoderKl(AutoencoderKl {
-            block_out_channels: vec![128, 512, 1024, 1024],
-            layers_per_block: 3,
-            mid_block_add_attention: false,
-            ..flux
-        }),
-        ("flux2", _) => Architecture::AutoencoderKlFlux2(AutoencoderKlFlux2::default()),
-        ("qwen-image", _) => Architecture::AutoencoderKlQwenImage(CausalAutoencoder::default()),
-        ("wan", _) => Architecture::AutoencoderKlWan(CausalAutoencoder::default()),
-        ("taesd", _) => Architecture::AutoencoderTiny(AutoencoderTiny::default()),
-        ("taef1", _) => {
-            Architecture::AutoencoderTiny(AutoencoderTiny { latent_channels: 16, ..AutoencoderTiny::default() })
-        }
-        ("t5-xxl", _) => Architecture::T5Encoder(T5Encoder::default()),
-        ("sdxl-clip-g", _) => {
-            Architecture::ClipTextEncoder(ClipTextEncoder { projection_dim: None, ..ClipTextEncoder::default() })
-        }
-        ("sdxl-clip-l", _) => Architecture::ClipTextEncoder(ClipTextEncoder {
-            hidden_size: 768,
-            intermediate_size: 3072,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            projection_dim: None,
-            quick_gelu: true,
-            ..ClipTextEncoder::default()
-        }),
-        _ => panic!("no architecture for {family}"),
-    }
-}
-
-fn case(line: &Value) -> (Case, Execution) {
-    let number = |key: &str| line[key].as_u64().map(|n| u32::try_from(n).unwrap());
-    let text = |key: &str| line[key].as_str().unwrap();
-    let extent = match number("tokens") {
-        Some(tokens) => Extent::Text { tokens },
-        None => Extent::Pixels {
-            width: number("width").unwrap(),
-            height: number("height").unwrap(),
-            frames: number("frames").unwrap_or(1),
-        },
-    };
-    let options = &line["options"];
-    let tiling = options["tile"].as_u64().map(|tile| Tiling {
-        tile_pixels: u32::try_from(tile).unwrap(),
-        overlap_percent: (options["overlap"].as_f64().unwrap() * 100.0).round() as u32,
-    });
-    let case = Case {
-        operation: text("operation").parse().unwrap(),
-        dtype: text("dtype").parse().unwrap(),
-        extent,
-        batch: number("batch").unwrap_or(1),
-        tiling,
-    };
-    let execution = Execution {
-        attention: if options["attention"] == "math" { AttentionKernel::Math } else { AttentionKernel::Fused },
-        memory_layout: if options["channels_last"] == true {
-            MemoryLayout::ChannelsLast
-        } else {
-            MemoryLayout::Contiguous
-        },
-        convolution_benchmark: options["cudnn_benchmark"] == true,
-        ..Execution::default()
-    };
-    (case, execution)
 }
 
 /// `(allocates, size rounded to a block, serial of the allocation)`.
@@ -129,13 +43,13 @@ fn recorded(line: &Value) -> Vec<Event> {
 }
 
 fn predicted(line: &Value) -> Option<Vec<Event>> {
-    let (case, execution) = case(line);
-    let program = program(&architecture(line["family"].as_str().unwrap(), case.operation), &case, &execution).ok()?;
+    let (case, execution) = recorded_case(&line.to_string(), 1).unwrap();
+    let program = program(&recorded::architecture(&case).unwrap(), &case.case, &execution).ok()?;
     let mut serials = HashMap::new();
     let mut events = Vec::new();
     for step in &program.steps {
         match step {
-            Step::Allocate { role: headroom_runners::programs::Role::Persistent, .. } => {}
+            Step::Allocate { role: Role::Persistent, .. } => {}
             Step::Allocate { tensor, bytes, .. } => {
                 serials.insert(*tensor, (serials.len(), *bytes));
                 events.push((true, *bytes, serials[tensor].0));

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// transformers' own default except where a field says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
 pub enum Architecture {
     /// diffusers' `AutoencoderKL`: Stable Diffusion, SDXL, SD3, FLUX.1, CogView4, Z-Image.
     AutoencoderKl(AutoencoderKl),

@@ -8,6 +8,7 @@ use headroom_family::architecture::{
     AutoencoderKl, AutoencoderKlFlux2, AutoencoderTiny, CausalAutoencoder, ClipTextEncoder, FluxTransformer, T5Encoder,
     Unet2dCondition,
 };
+use headroom_runners::programs::evidence::Recorded;
 
 /// A recording's path.
 pub fn path(name: &str) -> PathBuf {
@@ -15,15 +16,17 @@ pub fn path(name: &str) -> PathBuf {
 }
 
 /// The architecture behind a recorded family's operation.
-pub fn architecture(family: &str, operation: Operation) -> Option<Architecture> {
+pub fn architecture(recorded: &Recorded) -> Option<Architecture> {
     let sixteen = AutoencoderKl {
         latent_channels: 16,
         use_quant_conv: false,
         use_post_quant_conv: false,
         ..AutoencoderKl::default()
     };
-    let clip = ClipTextEncoder { projection_dim: None, ..ClipTextEncoder::default() };
-    Some(match (family, operation) {
+    // The recorded CLIP encoders have transformers' default activation except where an option names another.
+    let quick_gelu = !recorded.options.contains("gelu activation");
+    let clip = ClipTextEncoder { projection_dim: None, quick_gelu, ..ClipTextEncoder::default() };
+    Some(match (recorded.family.as_str(), recorded.case.operation) {
         ("sdxl", Operation::Denoise) => Architecture::Unet2dCondition(Unet2dCondition::default()),
         ("flux", Operation::Denoise) => Architecture::FluxTransformer(FluxTransformer::default()),
         ("sdxl", _) => Architecture::AutoencoderKl(AutoencoderKl::default()),
@@ -48,7 +51,6 @@ pub fn architecture(family: &str, operation: Operation) -> Option<Architecture> 
             intermediate_size: 3072,
             num_hidden_layers: 12,
             num_attention_heads: 12,
-            quick_gelu: true,
             ..clip
         }),
         _ => return None,
