@@ -6,6 +6,7 @@ pub mod bench;
 pub mod catalogue;
 pub mod checks;
 pub mod pricing;
+pub mod recorded;
 pub mod run;
 pub mod shard;
 pub mod trials;

@@ -49,11 +49,10 @@ impl PartialEq for Simulated {
 impl Eq for Simulated {}
 
 /// The checks of every simulated device.
-const ON_EACH_DEVICE: [Simulated; 5] = [
+const ON_EACH_DEVICE: [Simulated; 4] = [
     Simulated { name: "plan", run: checks::plan },
     Simulated { name: "pipeline", run: checks::pipeline },
     Simulated { name: "calibration", run: checks::calibration },
-    Simulated { name: "perturbed", run: checks::perturbed },
     Simulated { name: "reconcile", run: checks::reconcile },
 ];
 

@@ -103,9 +103,11 @@ fn baseline(subject: &Subject<'_>, model: &Model, case: &Case) -> Result<Baselin
     let bench = lone(subject, subject.device.memory_bytes)?;
     run(&bench, model, case, 0, false)?;
     let cache = bench.session.cache();
+    let inputs = bench.session.prepare(&model.key, *case)?;
     let failed = |error: headroom_device::DriverError| CheckError::violated(error.to_string());
     cache.device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     let counters = cache.device().counters().map_err(failed)?;
+    inputs.release(cache.device()).map_err(|error| CheckError::violated(error.to_string()))?;
     let context = subject.device.context_bytes;
     Ok(Baseline {
         taken_bytes: context + counters.reserved.current,
@@ -136,6 +138,10 @@ fn try_on(
     let bench = lone(subject, subject.device.memory_bytes)?;
     run(&bench, model, case, 0, false)?;
     bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
+    let held = bench.card.held_bytes() + subject.device.context_bytes;
+    if held > memory_bytes {
+        return Ok(Trial::OutOfMemory);
+    }
     bench.card.change(|settings| settings.total_bytes = memory_bytes);
     let before = bench.session.cache().models();
     let outcome = run(&bench, model, case, working_bytes, true);

@@ -61,6 +61,10 @@ struct Stage<'a> {
     neighbour_calls: u64,
     blocks: HashMap<&'a str, Holding>,
     locks: HashMap<&'a str, Vec<LockedModel>>,
+    /// The scope of every measured lock.
+    scope: Scope,
+    /// What the last unlock measured.
+    closed: Option<Measurement>,
 }
 
 impl<'a> Stage<'a> {
@@ -70,6 +74,7 @@ impl<'a> Stage<'a> {
             context_bytes: device.context_bytes,
             others_bytes: device.outside_bytes,
             spill_to_host: device.spill,
+            most_allocation_bytes: device.largest_allocation_bytes,
             ..CardSettings::new(device.total_bytes)
         });
         let parts = |card: &SimulatedCard, name: &str| {
@@ -225,8 +230,7 @@ impl<'a> Stage<'a> {
         working_bytes: Option<u64>,
         measured: bool,
     ) -> Result<Option<ScenarioError>, CheckError> {
-        let scope = measured.then(|| Scope::new(NO_ALLOWANCE));
-        let entered = scope.as_ref().map(Scope::enter);
+        let entered = measured.then(|| self.scope.enter());
         let outcome = self.cache.lock(&ModelKey::from(model), working_bytes);
         drop(entered);
         match outcome {

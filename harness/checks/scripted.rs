@@ -11,6 +11,7 @@ use headroom_runners::ScriptedRunner;
 use super::{CheckError, Evidence, built_in_price, ensure, place};
 use crate::bench::{Ground, MeasuredModel, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
+use crate::trials::NOTHING_TO_SEE;
 
 /// A tenth of less than this is lost in the steps of the allocator.
 const LEAST_BYTES: u64 = 256 * MIB;
@@ -27,6 +28,10 @@ pub fn scripted(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
                 evidence.absorb(follow(subject, model, line, percent, ground)?);
             }
         }
+    }
+    if evidence.seen == 0 {
+        let note = "no line of the family is shipped for this environment and large enough to be scaled";
+        evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: {note}", place(subject)));
     }
     Ok(evidence)
 }

@@ -54,7 +54,9 @@ pub enum Command {
     #[command(after_help = REPLAY_HELP)]
     Replay(ReplayArgs),
     /// Build the shipped coefficients from reports, or check that they are up to date.
-    #[command(after_help = "Example:\n  headroom ship --check")]
+    #[command(
+        after_help = "Examples:\n  headroom ship --check\n  headroom ship mine/report.json theirs/report.json tests/data/h200/windows.jsonl"
+    )]
     Ship(ShipArgs),
     /// Merge reports of several machines into one.
     #[command(after_help = "Example:\n  headroom merge a/report.json b/report.json --output merged")]
@@ -80,7 +82,7 @@ Examples:
   headroom replay tests/data/h200/scenario-native.jsonl.gz --json";
 
 /// Arguments of `run`.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub struct RunArgs {
     /// Families to run; all of them if none is named.
     #[arg(long = "family", value_name = "NAME")]
@@ -89,12 +91,21 @@ pub struct RunArgs {
     #[arg(long = "device", value_name = "NAME")]
     pub device: Vec<String>,
     /// Where the report goes.
-    #[arg(long, value_name = "DIR", default_value = "target/headroom")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_OUTPUT)]
     pub output: PathBuf,
     /// Print the report instead of tables.
     #[arg(long)]
     pub json: bool,
 }
+
+impl Default for RunArgs {
+    fn default() -> Self {
+        Self { family: Vec::new(), device: Vec::new(), output: PathBuf::from(DEFAULT_OUTPUT), json: false }
+    }
+}
+
+/// Where a report goes when nobody says otherwise.
+const DEFAULT_OUTPUT: &str = "target/headroom";
 
 /// Arguments of `plan` and `calibrate`.
 #[derive(Debug, Args)]
@@ -235,7 +246,7 @@ pub struct ReplayArgs {
 /// Arguments of `ship`.
 #[derive(Debug, Args)]
 pub struct ShipArgs {
-    /// Reports to build from; with none, the recordings kept in the repository.
+    /// Reports to build from (or recordings, `.jsonl`); with none, the recordings kept in the repository.
     pub reports: Vec<PathBuf>,
     /// Compare only; exit 1 if the shipped data is out of date.
     #[arg(long)]
@@ -243,6 +254,12 @@ pub struct ShipArgs {
     /// Take a change that would otherwise be refused.
     #[arg(long, conflicts_with = "check")]
     pub accept: bool,
+    /// The largest change of a line, in percent, that needs no --accept.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    pub limit_percent: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
     /// The repository whose shipped data is meant.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub repository: PathBuf,

@@ -3,14 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
-use headroom_calibration::StoreError;
+use headroom_calibration::{ShippedError, StoreError};
 use headroom_family::FamilyError;
+use headroom_reports::import_windows::ImportError;
 use headroom_reports::merge::MergeError;
 use headroom_reports::{OutputError, ReadReportError};
 
 use super::exit::Exit;
 use super::options::OptionError;
 use crate::catalogue::CatalogueError;
+use crate::recorded::RecordedError;
 
 /// Every way in which a command can fail. A check that does not hold is no failure of the command: it is a result.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,20 @@ pub enum CliError {
     /// Reports cannot be merged.
     #[error("{0}")]
     Merge(#[from] MergeError),
+    /// A recording cannot be used.
+    #[error("{0}")]
+    Import(#[from] ImportError),
+    /// The recordings kept in a repository cannot be used.
+    #[error("{0}")]
+    Recorded(#[from] RecordedError),
+    /// A file of shipped coefficients cannot be used. It stays as it is.
+    #[error("{}: {source}", path.display())]
+    Shipped {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ShippedError,
+    },
     /// A store of measurements cannot be used.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -70,6 +86,9 @@ impl CliError {
             | Self::Unreadable { .. }
             | Self::Report(_)
             | Self::Merge(_)
+            | Self::Import(_)
+            | Self::Recorded(_)
+            | Self::Shipped { .. }
             | Self::Store(_) => Exit::BadInput,
         }
     }

@@ -9,6 +9,8 @@ mod estimate;
 mod exit;
 mod options;
 mod plan;
+mod run;
+mod ship;
 mod terminal;
 
 use std::io;
@@ -31,7 +33,7 @@ pub fn main() -> Exit {
     };
     let (mut results, mut remarks) = (io::stdout().lock(), io::stderr());
     let mut terminal = Terminal::new(&mut results, &mut remarks, is_watched());
-    run(&arguments, &mut terminal)
+    answer(&arguments, &mut terminal)
 }
 
 /// Help and version are results; anything else is a command line that could not be read.
@@ -42,7 +44,7 @@ fn answer_of_clap(error: &clap::Error) -> Exit {
 }
 
 /// Does what the arguments say. An error is said on the remarks' stream.
-pub fn run(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Exit {
+pub fn answer(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Exit {
     let outcome = dispatch(arguments, terminal).and_then(|exit| {
         terminal.flush()?;
         Ok(exit)
@@ -56,13 +58,15 @@ pub fn run(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Exit {
 fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let catalogue = || Catalogue::load(arguments.families.as_deref());
     match &arguments.command {
-        None | Some(Command::Run(_)) => Err(CliError::Unavailable("`run` is not in this build yet".to_owned())),
+        None => run::run(&args::RunArgs::default(), arguments.families.as_deref(), terminal),
+        Some(Command::Run(args)) => run::run(args, arguments.families.as_deref(), terminal),
         Some(Command::Mutants(_)) => Err(CliError::Unavailable("`mutants` is not in this build yet".to_owned())),
         Some(Command::Plan(args)) => plan::plan(args, &catalogue()?, terminal),
         Some(Command::Check(args)) => check::check(args, terminal),
         Some(Command::Estimate(args)) => estimate::estimate(args, &catalogue()?, terminal),
         Some(Command::Schema) => check::schema(terminal),
         Some(Command::Devices(args)) => devices::devices(args, &catalogue()?, terminal),
+        Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
         Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),
     }
 }

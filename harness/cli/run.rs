@@ -1,0 +1,200 @@
+//! `run`: every family on its devices, with progress, a table per family, and the report.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::args::RunArgs;
+use super::error::CliError;
+use super::exit::Exit;
+use super::terminal::Terminal;
+use crate::catalogue::device_of;
+use crate::run::{provenance, run_trials};
+use crate::shard::Shard;
+use crate::trials::{Ended, Trial, trials};
+use crate::world::World;
+
+/// Trials between two lines of progress where nobody watches.
+const PLAIN_PROGRESS_EVERY: usize = 50;
+
+/// Runs the chosen families, writes the report, prints a table per family and says where the report is.
+///
+/// # Errors
+/// For names that are not known, and when the report cannot be written. A trial that fails is a result, not an error.
+pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let world = Arc::new(World::load(families)?);
+    let chosen = chosen_trials(args, &world)?;
+    let folder = OutputFolder::open(&args.output)?;
+    if !args.json {
+        terminal.line("No GPU is driven by this build: running on simulated devices.")?;
+    }
+    let progress = Progress::new(chosen.len(), terminal.is_interactive());
+    let report = run_trials(&chosen, provenance(arguments_of(args)), &|ended, count| progress.told(ended, count));
+    progress.finish();
+    let written = folder.write_report(&report, &redaction())?;
+    if args.json {
+        terminal.json(&report)?;
+    } else {
+        print(&report, terminal)?;
+        let names = written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        terminal.line(format!("\nReport: {names}"))?;
+    }
+    Ok(if crate::run::holds(&report) { Exit::Success } else { Exit::CheckFailed })
+}
+
+fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliError> {
+    for name in &args.family {
+        world.catalogue.family(name)?;
+    }
+    let wanted = |family: &str| args.family.is_empty() || args.family.iter().any(|name| name == family);
+    for name in &args.device {
+        let families = world.catalogue.families().iter().filter(|family| wanted(&family.name));
+        let found: Vec<_> = families.map(|family| device_of(family, name)).collect();
+        if found.iter().all(Result::is_err)
+            && let Some(Err(error)) = found.into_iter().next()
+        {
+            return Err(error.into());
+        }
+    }
+    let here =
+        |device: &str| args.device.is_empty() || args.device.iter().any(|name| name.eq_ignore_ascii_case(device));
+    let all = trials(world).into_iter().filter(|trial| wanted(&trial.family().name) && here(trial.device()));
+    let shard = Shard::from_environment().map_err(|error| CliError::Value(error.to_string()))?;
+    let chosen = shard.share(all.collect());
+    if chosen.is_empty() {
+        return Err(CliError::Value(format!("shard {shard} of what was chosen holds no trial")));
+    }
+    Ok(chosen)
+}
+
+fn arguments_of(args: &RunArgs) -> Vec<String> {
+    let families = args.family.iter().map(|name| format!("--family={name}"));
+    let devices = args.device.iter().map(|name| format!("--device={name}"));
+    std::iter::once("run".to_owned()).chain(families).chain(devices).collect()
+}
+
+/// What must not be in a report: this machine's names and paths.
+pub(super) fn redaction() -> Redaction {
+    let names = ["USER", "LOGNAME", "HOSTNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
+    Redaction { root: std::env::current_dir().ok(), names: names.collect() }
+}
+
+/// A bar where somebody watches, now and then a line where nobody does.
+struct Progress {
+    bar: ProgressBar,
+    plain: Option<Mutex<io::Stderr>>,
+    total: usize,
+}
+
+impl Progress {
+    fn new(total: usize, interactive: bool) -> Self {
+        let bar = ProgressBar::new(total as u64);
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        if !interactive {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self { bar, plain: (!interactive).then(|| Mutex::new(io::stderr())), total }
+    }
+
+    fn told(&self, ended: &Ended, count: usize) {
+        self.bar.set_position(count as u64);
+        self.bar.set_message(ended.check.name());
+        let failed = ended.check.outcome == Outcome::Failed;
+        let Some(plain) = &self.plain else { return };
+        if failed || count.is_multiple_of(PLAIN_PROGRESS_EVERY) || count == self.total {
+            use io::Write as _;
+            let mut stream = plain.lock().unwrap_or_else(PoisonError::into_inner);
+            // Progress that cannot be shown must not stop the run.
+            let _ = writeln!(stream, "{count}/{} {} {}", self.total, ended.check.outcome.name(), ended.check.name());
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn print(report: &Report, terminal: &mut Terminal<'_>) -> io::Result<()> {
+    let mut families: Vec<&str> = report.trials.iter().map(|trial| trial.family.as_str()).collect();
+    families.dedup();
+    for family in families {
+        terminal.line(format!("\n{family}"))?;
+        print_outcomes(report, family, terminal)?;
+        print_reservations(report, family, terminal)?;
+    }
+    for trial in report.trials.iter().filter(|trial| matches!(trial.outcome, Outcome::Failed | Outcome::Busy)) {
+        let message = trial.message.as_deref().unwrap_or_default();
+        terminal.line(format!("\n{} {}: {message}", trial.outcome.name(), trial.name()))?;
+    }
+    let counts = Outcome::ALL.into_iter().rev().map(|outcome| format!("{} {}", report.count(outcome), outcome.name()));
+    let ignored = report.trials.iter().find(|trial| trial.outcome == Outcome::Ignored);
+    let reason = ignored.and_then(|trial| trial.message.clone()).map(|text| format!(" ({text})")).unwrap_or_default();
+    terminal.line(format!("\n{} trials: {}{reason}", report.trials.len(), counts.collect::<Vec<_>>().join(", ")))
+}
+
+fn print_outcomes(report: &Report, family: &str, terminal: &mut Terminal<'_>) -> io::Result<()> {
+    let mut checks: Vec<&str> = Vec::new();
+    let mut devices: Vec<&str> = Vec::new();
+    let mut outcomes: BTreeMap<(&str, &str), Outcome> = BTreeMap::new();
+    let trials: Vec<_> = report.trials.iter().filter(|trial| trial.family == family).collect();
+    for trial in &trials {
+        if !checks.contains(&trial.check.as_str()) {
+            checks.push(&trial.check);
+        }
+        if !devices.contains(&trial.device.as_str()) {
+            devices.push(&trial.device);
+        }
+        outcomes.insert((&trial.device, &trial.check), trial.outcome);
+    }
+    if devices == ["scripted"] {
+        let rows = trials.iter().map(|trial| vec![trial.check.clone(), trial.outcome.name().to_owned()]);
+        return terminal.table(&["scenario", "outcome"], &rows.collect::<Vec<_>>());
+    }
+    let header: Vec<&str> = std::iter::once("device").chain(checks.iter().copied()).collect();
+    let rows: Vec<Vec<String>> = devices
+        .iter()
+        .map(|device| {
+            let cells =
+                checks.iter().map(|check| outcomes.get(&(*device, *check)).map_or("", |outcome| outcome.name()));
+            std::iter::once(*device).chain(cells).map(str::to_owned).collect()
+        })
+        .collect();
+    terminal.table(&header, &rows)
+}
+
+/// How many sizes are covered, and how far reservations lie over what was needed, per device.
+fn print_reservations(report: &Report, family: &str, terminal: &mut Terminal<'_>) -> io::Result<()> {
+    let mut by_device: BTreeMap<(u64, &str), Vec<&FamilySummary>> = BTreeMap::new();
+    for summary in report.families.iter().filter(|summary| summary.family == family) {
+        by_device.entry((u64::from(summary.class.total_gib), &summary.device)).or_default().push(summary);
+    }
+    let rows: Vec<Vec<String>> = by_device
+        .into_iter()
+        .map(|((_, device), summaries)| {
+            let estimates: Vec<_> = summaries.iter().flat_map(|summary| summary.estimates.clone()).collect();
+            let coverage = Coverage::of(&estimates);
+            let mut over: Vec<u64> = estimates.iter().filter_map(|record| record.reserved_permille()).collect();
+            over.sort_unstable();
+            let percent = |permille: Option<&u64>| {
+                permille.map_or(String::new(), |value| format!("{:+.1} %", *value as f64 / 10.0 - 100.0))
+            };
+            let runs: usize = summaries.iter().flat_map(|summary| &summary.plans).map(|plan| plan.runs().len()).sum();
+            vec![
+                device.to_owned(),
+                runs.to_string(),
+                format!("{} of {}", coverage.simulated.covered, coverage.simulated.of),
+                percent(over.get(over.len() / 2)),
+                percent(over.last()),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    terminal.table(&["device", ">runs", ">sizes covered", ">reserved over needed, median", ">worst"], &rows)
+}

@@ -1,0 +1,216 @@
+//! `ship`: builds the shipped coefficients from reports, says what that changes, and compares or writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use headroom_calibration::Shipped;
+use headroom_reports::output::write_whole;
+use headroom_reports::ship::{Built, LineId, NotShipped, Rules, build, changes, outdated, refusals};
+use headroom_reports::{Report, read_report};
+use serde::Serialize;
+
+use super::args::ShipArgs;
+use super::error::CliError;
+use super::exit::Exit;
+use super::terminal::Terminal;
+use crate::catalogue::Catalogue;
+use crate::pricing::estimator_versions;
+use crate::recorded::{recorded_windows, shipped_inputs};
+
+/// Where the shipped files stand below the repository's root.
+const FOLDER: &str = "stack/calibration/shipped";
+
+/// What building came to, for a program to read.
+#[derive(Serialize)]
+struct Answer {
+    /// Whether the files in the repository say what the inputs say.
+    up_to_date: bool,
+    /// Files that do not.
+    outdated: Vec<String>,
+    /// What is different, by line and device.
+    changes: Vec<String>,
+    /// Changes that need --accept.
+    refusals: Vec<String>,
+    /// Files that were written.
+    written: Vec<String>,
+    /// Windows that are behind no line, by reason.
+    left_out: Vec<LeftOut>,
+    /// Lines that have windows and no coefficients.
+    not_shipped: Vec<String>,
+    /// Machines whose windows lie far from the others'.
+    outliers: Vec<String>,
+    lines: usize,
+    windows: usize,
+    devices: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct LeftOut {
+    reason: String,
+    windows: usize,
+}
+
+/// Builds, compares and, unless told otherwise, writes.
+///
+/// # Errors
+/// When an input or a standing file cannot be used, or a file cannot be written. Nothing is written then.
+pub(super) fn ship(args: &ShipArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let reports = inputs(args, catalogue)?;
+    let built = build(&reports, &Rules::new(estimator_versions(catalogue.families())))?;
+    let folder = args.repository.join(FOLDER);
+    let texts = standing_texts(&folder)?;
+    let standing = parsed(&folder, &texts)?;
+    let mut answer = answer(&built, &standing, &texts);
+    let exit = if args.check {
+        answer.refusals.clear();
+        if answer.up_to_date { Exit::Success } else { Exit::CheckFailed }
+    } else {
+        answer.refusals = if args.accept {
+            Vec::new()
+        } else {
+            refusals(&standing, &built.files, args.limit_percent).iter().map(ToString::to_string).collect()
+        };
+        if answer.refusals.is_empty() {
+            answer.written = write(&built, &folder, &answer.outdated)?;
+            Exit::Success
+        } else {
+            Exit::Refused
+        }
+    };
+    if args.json {
+        terminal.json(&answer)?
+    } else {
+        print(&answer, args, terminal)?
+    }
+    Ok(exit)
+}
+
+/// The reports that are named, recordings (`.jsonl`) among them, or what the repository keeps.
+fn inputs(args: &ShipArgs, catalogue: &Catalogue) -> Result<Vec<Report>, CliError> {
+    if args.reports.is_empty() {
+        return Ok(vec![shipped_inputs(catalogue, &args.repository)?]);
+    }
+    args.reports.iter().map(|path| input(path, catalogue)).collect()
+}
+
+fn input(path: &Path, catalogue: &Catalogue) -> Result<Report, CliError> {
+    if path.extension().is_none_or(|end| end != "jsonl") {
+        return Ok(read_report(path)?);
+    }
+    let text =
+        std::fs::read_to_string(path).map_err(|source| CliError::Unreadable { path: path.to_owned(), source })?;
+    let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+    Ok(recorded_windows(catalogue, &name, &text)?)
+}
+
+/// The standing files' names and texts, in order.
+fn standing_texts(folder: &Path) -> Result<Vec<(String, String)>, CliError> {
+    let unreadable = |path: &Path| {
+        let path = path.to_owned();
+        move |source| CliError::Unreadable { path, source }
+    };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable(folder))? {
+        let path = entry.map_err(unreadable(folder))?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths
+        .iter()
+        .map(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, std::fs::read_to_string(path).map_err(unreadable(path))?))
+        })
+        .collect()
+}
+
+fn parsed(folder: &Path, texts: &[(String, String)]) -> Result<Vec<Shipped>, CliError> {
+    texts
+        .iter()
+        .map(|(name, text)| {
+            Shipped::parse(text).map_err(|source| CliError::Shipped { path: folder.join(name), source })
+        })
+        .collect()
+}
+
+fn answer(built: &Built, standing: &[Shipped], texts: &[(String, String)]) -> Answer {
+    let lines = || built.files.iter().flat_map(|file| &file.lines);
+    let devices: BTreeSet<String> =
+        lines().flat_map(|line| &line.sources).map(|source| source.device.to_string()).collect();
+    let outdated = outdated(&built.files, texts);
+    Answer {
+        up_to_date: outdated.is_empty(),
+        outdated,
+        changes: changes(standing, &built.files).iter().map(ToString::to_string).collect(),
+        refusals: Vec::new(),
+        written: Vec::new(),
+        left_out: built
+            .left_out
+            .iter()
+            .map(|(reason, windows)| LeftOut { reason: reason.to_string(), windows: *windows })
+            .collect(),
+        not_shipped: built.not_shipped.iter().map(not_shipped_text).collect(),
+        outliers: built.outliers.iter().map(ToString::to_string).collect(),
+        lines: lines().count(),
+        windows: lines().map(|line| line.windows).sum(),
+        devices: devices.into_iter().collect(),
+    }
+}
+
+fn not_shipped_text(not_shipped: &NotShipped) -> String {
+    let NotShipped { line, environment, error } = not_shipped;
+    let id = LineId { line: line.clone(), environment: environment.clone() };
+    format!("{id}: {error}")
+}
+
+/// Windows left out, by the first words of the reason: the numbers of each are for programs.
+fn by_kind(left_out: &[LeftOut]) -> BTreeMap<&str, usize> {
+    let mut kinds = BTreeMap::new();
+    for LeftOut { reason, windows } in left_out {
+        *kinds.entry(reason.split(':').next().unwrap_or(reason)).or_default() += windows;
+    }
+    kinds
+}
+
+/// Writes the files that differ, each whole or not at all.
+fn write(built: &Built, folder: &Path, outdated: &[String]) -> Result<Vec<String>, CliError> {
+    let mut written = Vec::new();
+    for file in &built.files {
+        let name = Shipped::file_name(file.backend, file.allocator);
+        if outdated.contains(&name) {
+            write_whole(&folder.join(&name), file.to_json().as_bytes())?;
+            written.push(name);
+        }
+    }
+    Ok(written)
+}
+
+fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let Answer { lines, windows, devices, .. } = answer;
+    terminal.line(format!("{lines} lines from {windows} windows of {}", devices.join(", ")))?;
+    for (reason, windows) in by_kind(&answer.left_out) {
+        terminal.line(format!("  {windows} windows left out: {reason}"))?;
+    }
+    for (title, texts) in [("not shipped", &answer.not_shipped), ("stands apart", &answer.outliers)] {
+        for text in texts {
+            terminal.line(format!("  {title}: {text}"))?;
+        }
+    }
+    for change in &answer.changes {
+        terminal.line(format!("  {change}"))?;
+    }
+    for refusal in &answer.refusals {
+        terminal.remark(format!("refused: {refusal}"));
+    }
+    let outdated = answer.outdated.join(", ");
+    let verdict = match (args.check, answer.up_to_date, answer.refusals.is_empty()) {
+        (_, true, _) => "The shipped data is up to date.".to_owned(),
+        (true, false, _) => format!("The shipped data is out of date: {outdated}. Run `headroom ship` to write it."),
+        (false, false, true) => format!("Written: {}.", answer.written.join(", ")),
+        (false, false, false) => format!("Nothing was written; {outdated} would change."),
+    };
+    terminal.line(verdict)?;
+    Ok(())
+}

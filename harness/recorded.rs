@@ -1,0 +1,167 @@
+//! The recordings kept in the repository as reports: which of them shipped data is built from, and what they price on.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use headroom_base::{Case, HardEnvironment, MemoryLayout, Window};
+use headroom_calibration::EstimatorVersions;
+use headroom_reports::import_windows::{H200_TOTAL_BYTES, ImportError, Pricing, report_of};
+use headroom_reports::verdicts::judge;
+use headroom_reports::{Provenance, Report, Trust};
+use headroom_runners::programs;
+
+use crate::catalogue::Catalogue;
+use crate::pricing::estimator_versions;
+
+/// Where the recordings lie below the repository's root.
+const FOLDER: &str = "tests/data/h200";
+
+/// Every line of it is an input of shipped data.
+const USUAL: &str = "windows.jsonl";
+
+/// Its lines under switches or tile by tile are inputs; those under none are sizes to try the others' fits on.
+const WITH_OPTIONS: &str = "windows-options.jsonl";
+
+/// What the report of the recordings is called in shipped data.
+pub const RECORDED_REPORT_ID: &str = "h200-2026-11-30";
+
+/// When they were recorded.
+const RECORDED_AT: &str = "2026-11-30T00:00:00Z";
+
+/// Why the inputs kept in a repository cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordedError {
+    /// A recording cannot be read.
+    #[error("cannot read {}: {source}; name the repository with --repository", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line of one is not a window.
+    #[error("{0}")]
+    Import(#[from] ImportError),
+}
+
+/// The windows of a recording as a report of one machine, each with its verdict. `name` stands in errors and attempts.
+///
+/// # Errors
+/// At the first line that is not a window of a family and a card that are known.
+pub fn recorded_windows(catalogue: &Catalogue, name: &str, text: &str) -> Result<Report, ImportError> {
+    let mut report = unjudged(catalogue, name, text)?;
+    judge(&mut report, &versions(catalogue));
+    Ok(report)
+}
+
+/// What shipped data is built from when no report is named, as one report.
+///
+/// # Errors
+/// When a recording is not there or not one.
+pub fn shipped_inputs(catalogue: &Catalogue, repository: &Path) -> Result<Report, RecordedError> {
+    let read = |name: &str| {
+        let path = repository.join(FOLDER).join(name);
+        std::fs::read_to_string(&path).map_err(|source| RecordedError::Unreadable { path, source })
+    };
+    let mut report = unjudged(catalogue, USUAL, &read(USUAL)?)?;
+    let mut with_options = unjudged(catalogue, WITH_OPTIONS, &read(WITH_OPTIONS)?)?;
+    with_options.windows.retain(|record| has_options(&record.window));
+    let kept: HashSet<_> = with_options.windows.iter().filter_map(|record| record.window.attempt_id.clone()).collect();
+    with_options.attempts.retain(|record| kept.contains(&record.attempt.id));
+    report.windows.extend(with_options.windows);
+    report.attempts.extend(with_options.attempts);
+    judge(&mut report, &versions(catalogue));
+    Ok(report)
+}
+
+fn unjudged(catalogue: &Catalogue, name: &str, text: &str) -> Result<Report, ImportError> {
+    let from = Provenance {
+        report_id: RECORDED_REPORT_ID.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: None,
+        created: RECORDED_AT.to_owned(),
+        arguments: Vec::new(),
+        trust: Trust::Maintainer,
+        withdrawn: None,
+    };
+    report_of(from, &[(name, text)], &total_bytes, &|family, case| pricing(catalogue, family, case))
+}
+
+/// What the driver says of the cards that recordings were made on.
+fn total_bytes(device: &str) -> Option<u64> {
+    (device == "NVIDIA H200").then_some(H200_TOTAL_BYTES)
+}
+
+/// What a recorded family's case prices on: the model that says it is recorded under that name and runs the operation.
+pub fn pricing(catalogue: &Catalogue, recorded_family: &str, case: &Case) -> Option<Pricing> {
+    let mut models =
+        catalogue.families().iter().flat_map(|family| family.recorded_as(recorded_family).map(move |m| (family, m)));
+    let (family, model, architecture) = models.find_map(|(family, model)| {
+        let architecture = model.architecture().filter(|known| known.runs(case.operation))?;
+        Some((family, model, architecture))
+    })?;
+    // Recorded models were built in the element type they ran in: no copy of weights is in their windows.
+    let terms = programs::analytic_terms(architecture, case, case.dtype);
+    Some(Pricing {
+        model: format!("{}:{}", family.name, model.key),
+        line: programs::line(architecture, case),
+        cost_units: programs::cost_units(architecture, case),
+        analytic_bytes: terms.iter().map(|term| term.bytes).sum(),
+    })
+}
+
+fn versions(catalogue: &Catalogue) -> EstimatorVersions {
+    estimator_versions(catalogue.families())
+}
+
+/// Whether something but size, element type and allocator decides a window's memory.
+fn has_options(window: &Window) -> bool {
+    let HardEnvironment { attention, convolution_benchmark, memory_layout, .. } = &window.environment.hard;
+    window.case.tiling.is_some()
+        || *attention != headroom_base::AttentionKernel::default()
+        || *convolution_benchmark
+        || *memory_layout != MemoryLayout::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> Report {
+        let catalogue = Catalogue::load(None).unwrap();
+        shipped_inputs(&catalogue, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    #[test]
+    fn every_window_of_the_usual_recording_is_an_input_and_only_those_with_options_of_the_other() {
+        let report = inputs();
+        let of = |name: &str| {
+            let in_it = report.windows.iter().filter(|record| {
+                record.window.attempt_id.as_ref().is_some_and(|id| id.0.starts_with(&format!("{name}/")))
+            });
+            in_it.collect::<Vec<_>>()
+        };
+        assert_eq!(of(USUAL).len(), 507);
+        assert!(!of(WITH_OPTIONS).is_empty());
+        assert!(of(WITH_OPTIONS).iter().all(|record| has_options(&record.window)));
+        assert_eq!(of(USUAL).len() + of(WITH_OPTIONS).len(), report.windows.len());
+    }
+
+    #[test]
+    fn every_measured_recorded_window_counts() {
+        let report = inputs();
+        let measured = report.windows.iter().filter(|record| record.window.kind == headroom_base::RunKind::Measured);
+        let excluded: Vec<_> = measured.filter_map(|record| record.excluded_reason.clone()).collect();
+        assert!(excluded.is_empty(), "{excluded:?}");
+    }
+
+    #[test]
+    fn models_that_share_blocks_share_a_line_and_others_do_not() {
+        let catalogue = Catalogue::load(None).unwrap();
+        let case = Case::image(headroom_base::Operation::VaeDecode, headroom_base::DType::Fp16, 1024, 1024);
+        let line = |family: &str| pricing(&catalogue, family, &case).unwrap().line;
+        assert_eq!(line("sdxl"), line("flux"));
+        assert_ne!(line("sdxl"), line("taesd"));
+        assert!(pricing(&catalogue, "nobody", &case).is_none());
+    }
+}
