@@ -160,7 +160,7 @@ impl<D: Driver> Allocator<D> {
         self.counters.allocated.add(counted);
         self.counters.active.add(counted);
         self.counters.requested.add(requested_bytes);
-        Allocation { address: Address(address), bytes, serial, block: index }
+        Allocation { address: Address(address), bytes: counted, serial, block: index }
     }
 
     #[inline]
