@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use headroom_base::{Backend, Budget, Bytes, DeviceClass, SignedBytes, budget};
+use headroom_base::{Backend, Budget, Bytes, DeviceClass, Measurement, SignedBytes, budget};
 use headroom_device::Settings;
 use headroom_device::cache::{
     Cache, CacheError, CacheSettings, Event, LockedModel, ModelKey, ModelSpec, Observer, PieceSpec,
@@ -12,7 +12,7 @@ use headroom_device::cache::{
 use headroom_device::device::{Device, DeviceId, DeviceParts, Holding};
 use headroom_device::driver::{CardSettings, SimulatedCard};
 use headroom_device::probe::{HookError, Scope};
-use headroom_family::{Action, ExpectedWarning, Scenario, ScenarioError, ScenarioModel, ScenarioStep};
+use headroom_family::{Action, ExpectedWarning, ExpectedWindow, Scenario, ScenarioError, ScenarioModel, ScenarioStep};
 
 use super::{CheckError, Evidence, ensure};
 
@@ -97,7 +97,8 @@ impl<'a> Stage<'a> {
         cache.observe(Arc::clone(&watcher) as Arc<dyn Observer>);
         let neighbour_calls = neighbour.as_ref().map_or(0, |(card, _)| card.total_calls());
         let (blocks, locks) = (HashMap::new(), HashMap::new());
-        Ok(Self { scenario, card, cache, watcher, neighbour, neighbour_calls, blocks, locks })
+        let (scope, closed) = (Scope::new(NO_ALLOWANCE), None);
+        Ok(Self { scenario, card, cache, watcher, neighbour, neighbour_calls, blocks, locks, scope, closed })
     }
 
     fn neighbour_untouched(&self) -> Result<(), CheckError> {
@@ -141,6 +142,7 @@ impl<'a> Stage<'a> {
         same("reserved", expect.reserved_bytes, counters.reserved.current, Bytes)?;
         same("driver-free", expect.driver_free_bytes, self.card.free_bytes(), Bytes)?;
         same("retries", expect.retries, counters.num_alloc_retries - retries_before, |count| count)?;
+        self.compare_window(step)?;
         for (key, resident) in &expect.resident {
             let view = self.cache.model(&ModelKey::from(key.as_str()));
             let (held, total) = view.map_or((0, 0), |view| (view.resident_bytes, view.total_bytes));
@@ -149,6 +151,17 @@ impl<'a> Stage<'a> {
             })?;
         }
         Ok(())
+    }
+
+    /// The window that closed last, where the step says something of it.
+    fn compare_window(&self, step: &ScenarioStep) -> Result<(), CheckError> {
+        let closed = self.closed.as_ref();
+        if let Some(expected) = step.expect.window {
+            let found = ExpectedWindow::of(closed);
+            ensure(found == expected, || format!("the window is {found:?}, expected {expected:?}"))?;
+        }
+        let demand_bytes = closed.map_or(0, |window| window.demand_bytes);
+        same("the window's demand", step.expect.demand_bytes, demand_bytes, Bytes)
     }
 
     /// Does what the step says; a failure that a scenario can expect is an answer, any other an error.
@@ -180,7 +193,8 @@ impl<'a> Stage<'a> {
             Action::Lock { model, working_bytes, measured } => self.lock(model, *working_bytes, *measured),
             Action::Unlock { model } => {
                 let lock = self.locks.get_mut(model.as_str()).and_then(Vec::pop);
-                lock.ok_or_else(|| CheckError::violated(format!("`{model}` is not locked")))?.unlock();
+                let lock = lock.ok_or_else(|| CheckError::violated(format!("`{model}` is not locked")))?;
+                self.closed = lock.unlock().measurement;
                 Ok(None)
             }
             Action::Drop { model } => match self.cache.drop_model(&ModelKey::from(model.as_str())) {
@@ -209,6 +223,7 @@ impl<'a> Stage<'a> {
                 Ok(holding) => held.push(holding),
                 Err(error) => {
                     let expected = error.is_out_of_memory();
+                    self.locks.values().flatten().for_each(LockedModel::out_of_memory);
                     outcome = if expected {
                         Ok(Some(ScenarioError::OutOfMemory))
                     } else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use headroom_base::{AllocatorKind, Bytes, Cap};
+use headroom_base::{AllocatorKind, Bytes, Cap, InvalidReason, Measurement, Residency, Validity};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -194,8 +194,31 @@ pub enum ExpectedWindow {
     Oversubscribed,
     /// A delta came out negative.
     NegativeDelta,
+    /// It is invalid for a reason that no script brings about.
+    Other,
     /// None was open.
     None,
+}
+
+impl ExpectedWindow {
+    /// What a measurement, or its absence, came to.
+    pub const fn of(measurement: Option<&Measurement>) -> Self {
+        let Some(measurement) = measurement else { return Self::None };
+        match (&measurement.validity, &measurement.residency) {
+            (Validity::Valid, Residency::Full) => Self::Valid,
+            (Validity::Valid, Residency::Partial { .. }) => Self::PartlyResident,
+            (Validity::Invalid(reason), _) => match reason {
+                InvalidReason::ForeignLockAtOpen => Self::ForeignLockAtOpen,
+                InvalidReason::ForeignLockDuring => Self::ForeignLockDuring,
+                InvalidReason::OutOfMemory => Self::OutOfMemory,
+                InvalidReason::AllocatorRetry { .. } => Self::AllocatorRetry,
+                InvalidReason::Spill { .. } => Self::Spill,
+                InvalidReason::Oversubscribed => Self::Oversubscribed,
+                InvalidReason::NegativeDelta { .. } => Self::NegativeDelta,
+                _ => Self::Other,
+            },
+        }
+    }
 }
 
 /// A warning that the cache gives.
@@ -257,12 +280,8 @@ impl FromStr for Resident {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScenarioError {
-    /// The device has too little memory for a block, or for a model that could be loaded in part.
+    /// The device has too little memory: for a block, or for the pieces that a model cannot do without.
     OutOfMemory,
-    /// A model that cannot be loaded in part does not fit whole.
-    WholeModelDoesNotFit,
-    /// The pieces without which a model cannot run do not fit.
-    RequiredPiecesDoNotFit,
     /// The cache has no such model (any more).
     UnknownModel,
 }
