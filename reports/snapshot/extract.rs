@@ -7,10 +7,7 @@ use headroom_base::mutant;
 use super::model::{Action, Block, BlockState, Event, Frame, Segment, Settings, Snapshot, StackId};
 use super::pickle::{Pickle, Value, ValueId};
 
-/// More blocks and events than this are refused: a file can name one list many times over.
-const MOST_RECORDS: u64 = 10_000_000;
-
-/// No device has more, and that many records of it still sum up within 64 bits.
+/// No device has more, and 2^23 records of it still sum up within 64 bits.
 const LARGEST_BYTES: u64 = 1 << 40;
 
 /// Why plain values are not a snapshot.
@@ -38,8 +35,11 @@ pub enum ShapeError {
         expected: &'static str,
     },
     /// More records than this program is willing to hold.
-    #[error("it lists more than {MOST_RECORDS} blocks and events")]
-    TooLarge,
+    #[error("it lists more than {most_records} blocks, events and frames")]
+    TooLarge {
+        /// How many it may list.
+        most_records: u32,
+    },
 }
 
 /// A dictionary of the file, with its place for errors.
@@ -136,16 +136,19 @@ impl Fields<'_, '_> {
     }
 }
 
-/// Reads a snapshot out of plain values.
+/// Reads a snapshot of at most `most_records` segments, blocks, events and frames out of plain values.
+///
+/// The limit is there because a small file can name one list many times over.
 ///
 /// # Errors
 /// When they are something else, or a field is missing or of the wrong kind.
-pub fn extract(pickle: &Pickle<'_>) -> Result<Snapshot, ShapeError> {
+pub fn extract(pickle: &Pickle<'_>, most_records: u32) -> Result<Snapshot, ShapeError> {
     let top = Fields { pickle, dict: pickle.root(), place: Place::Top };
     if top.optional("segments").is_none() {
         return Err(ShapeError::NotASnapshot);
     }
-    let mut reader = Reader { pickle, snapshot: Snapshot::default(), stacks: HashMap::new(), records: 0 };
+    let (snapshot, stacks) = (Snapshot::default(), HashMap::new());
+    let mut reader = Reader { pickle, snapshot, stacks, records: 0, most_records };
     reader.note_unknown_keys(&top);
     for (index, dict) in top.list("segments")?.iter().enumerate() {
         let segment = reader.segment(*dict, index)?;
@@ -167,7 +170,8 @@ struct Reader<'a, 'p> {
     pickle: &'a Pickle<'p>,
     snapshot: Snapshot,
     stacks: HashMap<ValueId, StackId>,
-    records: u64,
+    records: u32,
+    most_records: u32,
 }
 
 impl Reader<'_, '_> {
@@ -190,10 +194,14 @@ impl Reader<'_, '_> {
         let full = mutant!(
             "snapshot_without_limit",
             "a small file that names one list a million times takes all the memory of the machine that opens it",
-            right: self.records > MOST_RECORDS,
+            right: self.records > self.most_records,
             wrong: false,
         );
-        if full { Err(ShapeError::TooLarge) } else { Ok(()) }
+        if full { Err(self.too_large()) } else { Ok(()) }
+    }
+
+    fn too_large(&self) -> ShapeError {
+        ShapeError::TooLarge { most_records: self.most_records }
     }
 
     fn segment(&mut self, dict: ValueId, index: usize) -> Result<Segment, ShapeError> {
@@ -300,7 +308,7 @@ impl Reader<'_, '_> {
             let (function, file) = (frame.text("name")?, frame.text("filename")?);
             frames.push(Frame { function, file, line: frame.number_or("line", 0)? });
         }
-        let id = StackId(u32::try_from(self.snapshot.stacks.len()).map_err(|_| ShapeError::TooLarge)?);
+        let id = StackId(u32::try_from(self.snapshot.stacks.len()).map_err(|_| self.too_large())?);
         self.snapshot.stacks.push(frames);
         self.stacks.insert(list, id);
         Ok(Some(id))

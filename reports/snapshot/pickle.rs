@@ -12,9 +12,6 @@ use headroom_base::mutant;
 
 use super::opcodes as op;
 
-/// More values than this are refused: at about 40 bytes each they would take gigabytes.
-const MOST_VALUES: usize = 60_000_000;
-
 /// Why bytes are not a pickle of plain values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickleError {
@@ -65,8 +62,11 @@ pub enum PickleError {
         what: &'static str,
     },
     /// More values than this program is willing to hold.
-    #[error("it holds more than {MOST_VALUES} values")]
-    TooLarge,
+    #[error("it holds more than {most_values} values")]
+    TooLarge {
+        /// How many it may hold.
+        most_values: usize,
+    },
 }
 
 /// Refers to a value of a [`Pickle`].
@@ -107,24 +107,18 @@ pub struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
-    /// Reads the one pickle that `bytes` begin with.
+    /// Reads the one pickle that `bytes` begin with, of at most `most_values` values.
     ///
     /// # Errors
     /// When they are cut off, are no pickle, would execute something, or hold too much.
-    pub fn read(bytes: &'a [u8]) -> Result<Self, PickleError> {
+    pub fn read(bytes: &'a [u8], most_values: usize) -> Result<Self, PickleError> {
         match bytes {
             [] => return Err(PickleError::Truncated { position: 0 }),
             [op::PROTO, ..] => {}
             [byte, ..] => return Err(PickleError::NotAPickle { byte: *byte }),
         }
-        let mut machine = Machine {
-            bytes,
-            position: 0,
-            values: Vec::new(),
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: HashMap::new(),
-        };
+        let (values, stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new(), HashMap::new());
+        let mut machine = Machine { bytes, position: 0, most_values, values, stack, marks, memo };
         while machine.step()? {}
         let root = machine.pop()?;
         Ok(Self { bytes, values: machine.values, root })
@@ -161,6 +155,7 @@ impl<'a> Pickle<'a> {
 struct Machine<'a> {
     bytes: &'a [u8],
     position: usize,
+    most_values: usize,
     values: Vec<Value>,
     stack: Vec<ValueId>,
     marks: Vec<usize>,
@@ -292,16 +287,17 @@ impl Machine<'_> {
     }
 
     fn push(&mut self, value: Value) -> Result<(), PickleError> {
+        let too_large = PickleError::TooLarge { most_values: self.most_values };
         let full = mutant!(
             "pickle_without_limit",
             "a file of a few hundred million bytes takes all the memory of the machine that opens it",
-            right: self.values.len() >= MOST_VALUES,
+            right: self.values.len() >= self.most_values,
             wrong: false,
         );
         if full {
-            return Err(PickleError::TooLarge);
+            return Err(too_large);
         }
-        self.stack.push(ValueId(u32::try_from(self.values.len()).map_err(|_| PickleError::TooLarge)?));
+        self.stack.push(ValueId(u32::try_from(self.values.len()).map_err(|_| too_large)?));
         self.values.push(value);
         Ok(())
     }

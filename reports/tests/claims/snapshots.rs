@@ -1,25 +1,42 @@
 //! PyTorch's snapshots are read exactly, explained plainly, and never executed.
 
-mod recorded;
-
 use std::path::Path;
 
 use headroom_reports::snapshot::{
-    self, Action, BlockState, Pickle, RequestStep, Snapshot, SnapshotError, Value, ValueId, Warning,
+    self, Action, BlockState, Limits, Pickle, RequestStep, Snapshot, SnapshotError, Value, ValueId, Warning,
 };
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
+
+crate::claims![
+    a_file_beyond_a_limit_is_refused_and_one_at_it_is_read,
+    values_are_those_another_reader_of_pickles_gives,
+    the_recorded_snapshots_have_the_figures_python_computes_from_them,
+    every_request_is_freed_at_most_once_and_after_it_was_made,
+    reserved_memory_is_used_or_stranded_or_can_be_given_back,
+    a_pin_is_named_by_the_frame_outside_pytorch_and_redaction_drops_its_folders,
+    the_recorded_snapshots_say_only_that_they_begin_in_the_middle,
+    what_cannot_be_taken_at_its_word_is_said,
+    words_of_a_newer_format_are_named_and_what_is_known_is_still_read,
+    an_older_block_without_an_address_lies_where_the_one_before_it_ends,
+    a_file_cut_off_anywhere_is_an_error_that_says_so,
+    a_pickle_that_asks_for_code_is_refused_and_says_which_opcode,
+    a_file_of_something_else_is_refused_with_what_it_should_be,
+    a_tower_of_shared_lists_and_a_deep_nest_are_read_in_no_time_and_refused,
+    bytes_of_any_kind_are_an_error_or_a_snapshot_and_never_a_panic,
+    a_snapshot_with_a_byte_changed_is_an_error_or_a_snapshot_and_never_a_panic,
+];
 
 const DECODE: &str = "snapshot-native-sdxl-vae_decode-1024.pickle.gz";
 const ENCODE: &str = "snapshot-expandable-sdxl-vae_encode-1024.pickle.gz";
 const OUT_OF_MEMORY: &str = "snapshot-oom-native.pickle.gz";
 
 fn recording(name: &str) -> Snapshot {
-    snapshot::read(&recorded::data("h200").join(name)).expect("a snapshot")
+    snapshot::read(&crate::recorded::data("h200").join(name)).expect("a snapshot")
 }
 
 fn unpacked(name: &str) -> Vec<u8> {
-    let file = std::fs::File::open(recorded::data("h200").join(name)).unwrap();
+    let file = std::fs::File::open(crate::recorded::data("h200").join(name)).unwrap();
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file), &mut bytes).unwrap();
     bytes
@@ -28,7 +45,7 @@ fn unpacked(name: &str) -> Vec<u8> {
 /// A snapshot from the values Python would pickle.
 fn made(value: &Json) -> Result<Snapshot, SnapshotError> {
     let bytes = serde_pickle::to_vec(value, serde_pickle::SerOptions::new()).unwrap();
-    snapshot::parse(Path::new("made.pickle"), &bytes)
+    snapshot::parse(Path::new("made.pickle"), &bytes, Limits::USUAL)
 }
 
 fn block(address: u64, size: u64, state: &str) -> Json {
@@ -45,12 +62,11 @@ fn event(action: &str, address: u64, size: u64) -> Json {
     json!({"action": action, "addr": address, "size": size, "stream": 0})
 }
 
-#[test]
 fn values_are_those_another_reader_of_pickles_gives() {
     for name in [DECODE, ENCODE, OUT_OF_MEMORY] {
         let bytes = unpacked(name);
         let expected: Json = serde_pickle::from_slice(&bytes, serde_pickle::DeOptions::new()).unwrap();
-        let pickle = Pickle::read(&bytes).unwrap();
+        let pickle = Pickle::read(&bytes, Limits::USUAL.values).unwrap();
         assert_eq!(as_json(&pickle, pickle.root()), expected, "{name}");
     }
 }
@@ -70,7 +86,6 @@ fn as_json(pickle: &Pickle<'_>, id: ValueId) -> Json {
     }
 }
 
-#[test]
 fn the_recorded_snapshots_have_the_figures_python_computes_from_them() {
     // (file, segments, blocks, events, live before, start / peak requested, peak allocated, peak reserved)
     let cases = [
@@ -97,7 +112,6 @@ fn the_recorded_snapshots_have_the_figures_python_computes_from_them() {
     }
 }
 
-#[test]
 fn every_request_is_freed_at_most_once_and_after_it_was_made() {
     for name in [DECODE, ENCODE, OUT_OF_MEMORY] {
         let requests = recording(name).requests(0);
@@ -116,7 +130,6 @@ fn every_request_is_freed_at_most_once_and_after_it_was_made() {
     assert_eq!(failed.iter().filter(|step| matches!(step, RequestStep::OutOfMemory { .. })).count(), 7);
 }
 
-#[test]
 fn reserved_memory_is_used_or_stranded_or_can_be_given_back() {
     let cases = [
         (DECODE, 4_479_575_552 - 4_462_739_456, 4_462_739_456_u64, 7),
@@ -135,7 +148,6 @@ fn reserved_memory_is_used_or_stranded_or_can_be_given_back() {
     }
 }
 
-#[test]
 fn a_pin_is_named_by_the_frame_outside_pytorch_and_redaction_drops_its_folders() {
     let frames = json!([
         {"name": "conv2d", "filename": "/venv/lib/python3.12/site-packages/torch/nn/functional.py", "line": 9},
@@ -154,7 +166,6 @@ fn a_pin_is_named_by_the_frame_outside_pytorch_and_redaction_drops_its_folders()
     assert_eq!(files, ["torch/nn/functional.py", "vae.py"]);
 }
 
-#[test]
 fn the_recorded_snapshots_say_only_that_they_begin_in_the_middle() {
     for (name, blocks) in [(DECODE, 251), (ENCODE, 251), (OUT_OF_MEMORY, 2)] {
         let warnings = recording(name).warnings();
@@ -165,7 +176,6 @@ fn the_recorded_snapshots_say_only_that_they_begin_in_the_middle() {
     }
 }
 
-#[test]
 fn what_cannot_be_taken_at_its_word_is_said() {
     let live = block(0, 2 << 20, "active_allocated");
     let with = |segments: Json, traces: Json| made(&json!({"segments": segments, "device_traces": traces})).unwrap();
@@ -196,7 +206,6 @@ fn what_cannot_be_taken_at_its_word_is_said() {
     assert!(devices.warnings().contains(&Warning::NoEvents { device: 1 }));
 }
 
-#[test]
 fn words_of_a_newer_format_are_named_and_what_is_known_is_still_read() {
     let snapshot = made(&json!({
         "segments": [segment(0, &[block(0, 512, "active_frozen")])],
@@ -214,7 +223,6 @@ fn words_of_a_newer_format_are_named_and_what_is_known_is_still_read() {
     }
 }
 
-#[test]
 fn an_older_block_without_an_address_lies_where_the_one_before_it_ends() {
     let old = |size: u64| json!({"size": size, "state": "active_allocated"});
     let snapshot = made(&json!({"segments": [segment(4_096, &[old(512), old(1_024)])]})).unwrap();
@@ -223,19 +231,17 @@ fn an_older_block_without_an_address_lies_where_the_one_before_it_ends() {
     assert_eq!(snapshot.segments[0].blocks[0].requested_bytes, None);
 }
 
-#[test]
 fn a_file_cut_off_anywhere_is_an_error_that_says_so() {
     let whole = unpacked(DECODE);
     for length in (0..whole.len()).step_by(997).chain([1, 2, whole.len() - 1]) {
-        let error = snapshot::parse(Path::new("cut.pickle"), &whole[..length]).unwrap_err().to_string();
+        let error = snapshot::parse(Path::new("cut.pickle"), &whole[..length], Limits::USUAL).unwrap_err().to_string();
         assert!(error.contains("cut.pickle") && error.contains("cut off"), "{length}: {error}");
     }
-    let packed = std::fs::read(recorded::data("h200").join(DECODE)).unwrap();
-    let error = snapshot::parse(Path::new("cut.gz"), &packed[..packed.len() / 2]).unwrap_err();
+    let packed = std::fs::read(crate::recorded::data("h200").join(DECODE)).unwrap();
+    let error = snapshot::parse(Path::new("cut.gz"), &packed[..packed.len() / 2], Limits::USUAL).unwrap_err();
     assert!(matches!(error, SnapshotError::Gzip { .. }) && error.to_string().contains("cut.gz"));
 }
 
-#[test]
 fn a_pickle_that_asks_for_code_is_refused_and_says_which_opcode() {
     let cases: [(&[u8], &str); 5] = [
         (b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00idtR.", "GLOBAL"),
@@ -245,29 +251,27 @@ fn a_pickle_that_asks_for_code_is_refused_and_says_which_opcode() {
         (b"\x80\x02Q.", "BINPERSID"),
     ];
     for (bytes, opcode) in cases {
-        let error = snapshot::parse(Path::new("evil.pickle"), bytes).unwrap_err().to_string();
+        let error = snapshot::parse(Path::new("evil.pickle"), bytes, Limits::USUAL).unwrap_err().to_string();
         assert!(error.contains(&format!("({opcode})")) && error.contains("nothing was executed"), "{error}");
     }
 }
 
-#[test]
 fn a_file_of_something_else_is_refused_with_what_it_should_be() {
     let list = serde_pickle::to_vec(&json!([1, 2]), serde_pickle::SerOptions::new()).unwrap();
     let model = serde_pickle::to_vec(&json!({"state_dict": {}}), serde_pickle::SerOptions::new()).unwrap();
     for bytes in [&list[..], &model[..]] {
-        let error = snapshot::parse(Path::new("x.pickle"), bytes).unwrap_err().to_string();
+        let error = snapshot::parse(Path::new("x.pickle"), bytes, Limits::USUAL).unwrap_err().to_string();
         assert!(error.contains("segments"), "{error}");
     }
     let huge = block(0, 1 << 50, "active_allocated");
     assert!(made(&json!({"segments": [segment(0, &[huge])]})).unwrap_err().to_string().contains("size that a device"));
     let broken = json!({"segments": [{"address": "here"}]});
     assert!(made(&broken).unwrap_err().to_string().contains("`address` of segments[0]"));
-    let error = snapshot::parse(Path::new("x.zip"), b"PK\x03\x04").unwrap_err().to_string();
+    let error = snapshot::parse(Path::new("x.zip"), b"PK\x03\x04", Limits::USUAL).unwrap_err().to_string();
     assert!(error.contains("not a pickle"), "{error}");
 }
 
 /// A list that holds itself many times over, in a tower: a few hundred bytes that would be 10^60 values if copied.
-#[test]
 fn a_tower_of_shared_lists_and_a_deep_nest_are_read_in_no_time_and_refused() {
     let mut tower = b"\x80\x04]\x94".to_vec();
     for level in 0..60_u8 {
@@ -278,25 +282,38 @@ fn a_tower_of_shared_lists_and_a_deep_nest_are_read_in_no_time_and_refused() {
         tower.extend(b"l\x94");
     }
     tower.push(b'.');
-    let error = snapshot::parse(Path::new("tower.pickle"), &tower).unwrap_err().to_string();
+    let error = snapshot::parse(Path::new("tower.pickle"), &tower, Limits::USUAL).unwrap_err().to_string();
     assert!(error.contains("something else"), "{error}");
     let deep = [b"\x80\x04".to_vec(), vec![b']'; 1_000_000], vec![b'a'; 999_999], b".".to_vec()].concat();
-    assert!(snapshot::parse(Path::new("deep.pickle"), &deep).is_err());
+    assert!(snapshot::parse(Path::new("deep.pickle"), &deep, Limits::USUAL).is_err());
+}
+
+fn a_file_beyond_a_limit_is_refused_and_one_at_it_is_read() {
+    let packed = std::fs::read(crate::recorded::data("h200").join(DECODE)).unwrap();
+    let read = |limits| snapshot::parse(Path::new("large.pickle"), &packed, limits);
+    let bytes = unpacked(DECODE).len() as u64;
+    assert!(read(Limits { bytes, ..Limits::USUAL }).is_ok());
+    let error = read(Limits { bytes: bytes - 1, ..Limits::USUAL }).unwrap_err();
+    assert!(matches!(error, SnapshotError::TooLarge { .. }) && error.to_string().contains("max_entries"), "{error}");
+    let records = 33 + 276 + 895;
+    assert!(read(Limits { records, ..Limits::USUAL }).is_ok());
+    let error = read(Limits { records: records - 1, ..Limits::USUAL }).unwrap_err().to_string();
+    assert!(error.contains("large.pickle") && error.contains("more than 1203 blocks"), "{error}");
+    let error = read(Limits { values: 1_000, ..Limits::USUAL }).unwrap_err().to_string();
+    assert!(error.contains("more than 1000 values"), "{error}");
 }
 
 proptest! {
-    #[test]
-    fn bytes_of_any_kind_are_an_error_or_a_snapshot_and_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = snapshot::parse(Path::new("x"), &[b"\x80\x04", &bytes[..]].concat());
-        let _ = snapshot::parse(Path::new("x"), &bytes);
+        fn bytes_of_any_kind_are_an_error_or_a_snapshot_and_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = snapshot::parse(Path::new("x"), &[b"\x80\x04", &bytes[..]].concat(), Limits::USUAL);
+        let _ = snapshot::parse(Path::new("x"), &bytes, Limits::USUAL);
     }
 
-    #[test]
-    fn a_snapshot_with_a_byte_changed_is_an_error_or_a_snapshot_and_never_a_panic(at in any::<prop::sample::Index>(), byte: u8) {
+        fn a_snapshot_with_a_byte_changed_is_an_error_or_a_snapshot_and_never_a_panic(at in any::<prop::sample::Index>(), byte: u8) {
         let mut bytes = unpacked(ENCODE);
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        if let Ok(snapshot) = snapshot::parse(Path::new("x"), &bytes) {
+        if let Ok(snapshot) = snapshot::parse(Path::new("x"), &bytes, Limits::USUAL) {
             for device in snapshot.devices() {
                 let _ = (snapshot.peaks(device), snapshot.stranded(device), snapshot.requests(device));
             }

@@ -1,15 +1,20 @@
 //! Published figures become windows with their source and its doubts, or are listed as saying too little.
 
-mod recorded;
-
 use std::collections::BTreeSet;
 
+use crate::recorded::{data, price, published};
 use headroom_base::{AttentionKernel, InvalidReason, MIB, Origin, Validity};
 use headroom_reports::Trust;
 use headroom_reports::import_public::import_public;
-use recorded::{data, price, published};
 
-#[test]
+crate::claims![
+    every_row_is_a_window_or_is_listed_with_the_reason,
+    each_source_has_a_provenance_of_its_own_labelled_published,
+    what_a_source_takes_back_or_infers_does_not_count,
+    a_published_figure_keeps_its_bytes_and_its_card,
+    a_cell_that_cannot_be_read_is_named_with_file_line_and_column,
+];
+
 fn every_row_is_a_window_or_is_listed_with_the_reason() {
     let published = published();
     assert_eq!(published.report.windows.len() + published.left_out.len(), 105);
@@ -24,7 +29,6 @@ fn every_row_is_a_window_or_is_listed_with_the_reason() {
     }
 }
 
-#[test]
 fn each_source_has_a_provenance_of_its_own_labelled_published() {
     let report = published().report;
     let sources: BTreeSet<_> = report.provenance.iter().map(|from| from.report_id.as_str()).collect();
@@ -34,7 +38,6 @@ fn each_source_has_a_provenance_of_its_own_labelled_published() {
     assert!(sources.iter().all(|source| source.starts_with("https://")));
 }
 
-#[test]
 fn what_a_source_takes_back_or_infers_does_not_count() {
     let report = published().report;
     let mut doubtful = 0;
@@ -53,7 +56,6 @@ fn what_a_source_takes_back_or_infers_does_not_count() {
     assert_eq!(report.windows.iter().filter(|record| record.counting.counts()).count(), 69);
 }
 
-#[test]
 fn a_published_figure_keeps_its_bytes_and_its_card() {
     let report = published().report;
     let found = report
@@ -73,7 +75,6 @@ fn a_published_figure_keeps_its_bytes_and_its_card() {
     assert_eq!(math.count(), 3);
 }
 
-#[test]
 fn a_cell_that_cannot_be_read_is_named_with_file_line_and_column() {
     let text = std::fs::read_to_string(data("public/measurements.csv")).unwrap();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,14 +1,33 @@
 //! The shipped data is built from recordings and published figures: complete, in any order, and never silently less.
 
-mod recorded;
-
 use std::collections::BTreeSet;
 
+use crate::recorded::{h200, provenance, published, versions};
 use headroom_base::{AllocatorKind, AttemptId, AttentionKernel, Backend, DeviceClass, GIB, Origin};
 use headroom_calibration::{Attempt, Point, Shipped};
 use headroom_reports::ship::{Built, ChangeKind, LeftOut, Refusal, Rules, build, changes, outdated, refusals};
 use headroom_reports::{Report, Trust};
-use recorded::{h200, provenance, published, versions};
+
+crate::claims![
+    the_recordings_make_lines_for_all_three_allocators,
+    every_counted_window_lies_on_or_under_its_line_before_the_margin,
+    the_bytes_are_the_same_whatever_the_order_and_however_often_a_report_comes,
+    other_hard_environments_are_lines_of_their_own,
+    a_line_says_where_each_of_its_numbers_comes_from,
+    an_envelope_is_over_all_devices,
+    simulated_untrusted_and_withdrawn_windows_are_behind_no_line_and_say_so,
+    a_copy_that_is_withdrawn_withdraws_the_report,
+    two_different_reports_of_one_name_are_refused,
+    attempts_of_one_name_on_two_machines_are_judged_apart,
+    only_a_finished_attempt_is_shipped,
+    nothing_is_refused_where_nothing_changes_or_lines_are_new,
+    a_lost_device_is_refused_and_named,
+    a_drop_below_a_measured_point_is_refused,
+    a_change_beyond_the_set_share_is_refused_and_one_within_it_is_not,
+    a_machine_far_from_the_others_is_named_and_the_others_are_not,
+    checking_compares_bytes_and_names_the_files_that_differ,
+    the_versions_of_the_program_decide,
+];
 
 fn rules(reports: &[Report]) -> Rules {
     let windows = reports.iter().flat_map(|report| &report.windows);
@@ -59,7 +78,6 @@ fn shuffled(report: &Report) -> Report {
     report
 }
 
-#[test]
 fn the_recordings_make_lines_for_all_three_allocators() {
     let built = built(&[h200()]);
     let names: Vec<_> = built.files.iter().map(|file| Shipped::file_name(file.backend, file.allocator)).collect();
@@ -89,7 +107,6 @@ fn the_recordings_make_lines_for_all_three_allocators() {
     }
 }
 
-#[test]
 fn every_counted_window_lies_on_or_under_its_line_before_the_margin() {
     let reports = [h200(), published().report];
     let built = built(&reports);
@@ -102,12 +119,10 @@ fn every_counted_window_lies_on_or_under_its_line_before_the_margin() {
             under += u32::from(line.coefficients.bytes_at(window.cost_units) < Point::from(window).remainder_bytes());
         }
     }
-    eprintln!("{checked} counted windows compared with their shipped line, {under} above it");
-    assert_eq!(under, 0);
+    assert_eq!(under, 0, "of {checked}");
     assert!(checked > 450, "{checked}");
 }
 
-#[test]
 fn the_bytes_are_the_same_whatever_the_order_and_however_often_a_report_comes() {
     let (first, second, third) = (h200(), other_machine(&h200(), "other", "RTX 4090", 980), published().report);
     let straight = built(&[first.clone(), second.clone(), third.clone()]);
@@ -128,7 +143,6 @@ fn the_bytes_are_the_same_whatever_the_order_and_however_often_a_report_comes() 
     }
 }
 
-#[test]
 fn other_hard_environments_are_lines_of_their_own() {
     let built = built(&[h200()]);
     let decode = |attention, layout| {
@@ -149,7 +163,6 @@ fn other_hard_environments_are_lines_of_their_own() {
     assert!(usual.windows > math.windows);
 }
 
-#[test]
 fn a_line_says_where_each_of_its_numbers_comes_from() {
     let built = built(&[h200(), published().report]);
     let file = &built.files[0];
@@ -165,7 +178,6 @@ fn a_line_says_where_each_of_its_numbers_comes_from() {
     }
 }
 
-#[test]
 fn an_envelope_is_over_all_devices() {
     let (here, there) = (h200(), other_machine(&h200(), "other", "RTX 4090", 1_200));
     let (alone, both) = (built(std::slice::from_ref(&here)), built(&[here, there]));
@@ -178,7 +190,6 @@ fn an_envelope_is_over_all_devices() {
     }
 }
 
-#[test]
 fn simulated_untrusted_and_withdrawn_windows_are_behind_no_line_and_say_so() {
     let (here, mut simulated) = (h200(), other_machine(&h200(), "simulated", "RTX 4090", 3_000));
     for record in &mut simulated.windows {
@@ -206,7 +217,6 @@ fn simulated_untrusted_and_withdrawn_windows_are_behind_no_line_and_say_so() {
     }
 }
 
-#[test]
 fn a_copy_that_is_withdrawn_withdraws_the_report() {
     let (here, other) = (h200(), other_machine(&h200(), "other", "RTX 4090", 2_000));
     let mut withdrawn = other.clone();
@@ -216,7 +226,6 @@ fn a_copy_that_is_withdrawn_withdraws_the_report() {
     assert_eq!(texts(&built(&[withdrawn, other, here])), texts(&alone));
 }
 
-#[test]
 fn two_different_reports_of_one_name_are_refused() {
     let here = h200();
     let mut changed = here.clone();
@@ -232,7 +241,6 @@ fn two_different_reports_of_one_name_are_refused() {
     assert!(build(&[], &Rules::new(Default::default())).is_err());
 }
 
-#[test]
 fn attempts_of_one_name_on_two_machines_are_judged_apart() {
     // The other machine's smallest size is twice as fragmented; pooled, it would hide or flag the rest.
     let (here, other) = (h200(), other_machine(&h200(), "other", "RTX 4090", 1_000));
@@ -245,7 +253,6 @@ fn attempts_of_one_name_on_two_machines_are_judged_apart() {
     assert_eq!(merged.windows.len(), 2 * here.windows.len());
 }
 
-#[test]
 fn only_a_finished_attempt_is_shipped() {
     let mut stopped = h200();
     for record in &mut stopped.attempts {
@@ -258,7 +265,6 @@ fn only_a_finished_attempt_is_shipped() {
     assert_eq!(built.files.iter().map(|file| file.lines.len()).sum::<usize>(), 0);
 }
 
-#[test]
 fn nothing_is_refused_where_nothing_changes_or_lines_are_new() {
     let here = built(&[h200()]);
     assert!(changes(&here.files, &here.files).is_empty());
@@ -268,7 +274,6 @@ fn nothing_is_refused_where_nothing_changes_or_lines_are_new() {
     assert!(refusals(&[], &here.files, 10).is_empty());
 }
 
-#[test]
 fn a_lost_device_is_refused_and_named() {
     let (here, other) = (h200(), other_machine(&h200(), "other", "RTX 4090", 999));
     let (both, alone) = (built(&[here.clone(), other]), built(&[here]));
@@ -281,7 +286,6 @@ fn a_lost_device_is_refused_and_named() {
     assert!(changes(&both.files, &alone.files).iter().any(|change| change.to_string().contains("without RTX 4090")));
 }
 
-#[test]
 fn a_drop_below_a_measured_point_is_refused() {
     let (high, low) = (other_machine(&h200(), "a", "RTX 4090", 1_000), other_machine(&h200(), "b", "RTX 4090", 950));
     let (before, after) = (built(&[high]), built(&[low]));
@@ -291,7 +295,6 @@ fn a_drop_below_a_measured_point_is_refused() {
     assert!(refusals(&after.files, &before.files, 10).is_empty(), "a rise of 5 % is no drop");
 }
 
-#[test]
 fn a_change_beyond_the_set_share_is_refused_and_one_within_it_is_not() {
     let here = native(h200());
     let (low, high) = (other_machine(&here, "a", "RTX 4090", 1_000), other_machine(&here, "b", "RTX 4090", 1_080));
@@ -304,7 +307,6 @@ fn a_change_beyond_the_set_share_is_refused_and_one_within_it_is_not() {
     assert!(moved.iter().any(|change| change.to_string().contains("+8.0 %")), "{}", moved[0]);
 }
 
-#[test]
 fn a_machine_far_from_the_others_is_named_and_the_others_are_not() {
     let machines: Vec<Report> = [1_000, 1_010, 990, 1_005, 1_600]
         .into_iter()
@@ -318,7 +320,6 @@ fn a_machine_far_from_the_others_is_named_and_the_others_are_not() {
     assert!(built(&machines[3..]).outliers.is_empty(), "of two machines nobody knows which is the odd one");
 }
 
-#[test]
 fn checking_compares_bytes_and_names_the_files_that_differ() {
     let here = built(&[h200()]);
     let mut standing: Vec<(String, String)> =
@@ -331,7 +332,6 @@ fn checking_compares_bytes_and_names_the_files_that_differ() {
     assert_eq!(outdated(&here.files, &[]).len(), here.files.len());
 }
 
-#[test]
 fn the_versions_of_the_program_decide() {
     let here = h200();
     let newer: headroom_calibration::EstimatorVersions = [("autoencoder_kl".to_owned(), 2_u32)].into_iter().collect();

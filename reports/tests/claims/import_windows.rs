@@ -1,17 +1,25 @@
 //! Recorded windows are read whole, as windows of finished attempts, or refused with the place.
 
-mod recorded;
-
 use std::collections::BTreeSet;
 
+use crate::recorded::{import, recording};
 use headroom_base::{
     AttentionKernel, Extent, InvalidReason, MIB, MemoryLayout, Operation, Origin, Reading, RunKind, Validity,
 };
 use headroom_calibration::AttemptState;
 use headroom_reports::AttemptRecord;
-use recorded::{import, recording};
 
-#[test]
+crate::claims![
+    every_line_of_the_recordings_is_a_window_of_a_finished_attempt,
+    a_run_number_stands_once_in_its_attempt,
+    the_recorded_sdxl_decode_keeps_its_figures,
+    options_become_the_hard_environment_or_the_line,
+    warm_server_attempts_say_so_and_others_do_not,
+    a_line_that_is_no_window_is_refused_with_file_line_and_field,
+    retries_and_negative_deltas_make_a_window_invalid_and_an_unknown_driver_is_not_zero,
+    a_text_is_priced_by_its_tokens,
+];
+
 fn every_line_of_the_recordings_is_a_window_of_a_finished_attempt() {
     for (name, windows, attempts, measured) in
         [("windows.jsonl", 507, 49, 337), ("windows-options.jsonl", 225, 24, 150), ("warm-server.jsonl", 36, 6, 36)]
@@ -38,14 +46,12 @@ fn every_line_of_the_recordings_is_a_window_of_a_finished_attempt() {
     }
 }
 
-#[test]
 fn a_run_number_stands_once_in_its_attempt() {
     let imported = recording("windows.jsonl");
     let runs: BTreeSet<_> = imported.windows.iter().map(|(window, _)| (&window.attempt_id, window.run)).collect();
     assert_eq!(runs.len(), imported.windows.len());
 }
 
-#[test]
 fn the_recorded_sdxl_decode_keeps_its_figures() {
     let imported = recording("windows.jsonl");
     let found: Vec<_> = imported
@@ -70,7 +76,6 @@ fn the_recorded_sdxl_decode_keeps_its_figures() {
     }
 }
 
-#[test]
 fn options_become_the_hard_environment_or_the_line() {
     let imported = recording("windows-options.jsonl");
     let windows = || imported.windows.iter().map(|(window, _)| window);
@@ -84,7 +89,6 @@ fn options_become_the_hard_environment_or_the_line() {
     assert_eq!(windows().filter(|w| w.case.batch == 2).count(), 18);
 }
 
-#[test]
 fn warm_server_attempts_say_so_and_others_do_not() {
     assert!(recording("warm-server.jsonl").attempts.iter().all(|attempt| attempt.note.is_some()));
     assert!(recording("windows.jsonl").attempts.iter().all(|attempt| attempt.note.is_none()));
@@ -92,7 +96,6 @@ fn warm_server_attempts_say_so_and_others_do_not() {
 
 const LINE: &str = r#"{"family": "sdxl", "operation": "vae_decode", "dtype": "fp16", "width": 512, "height": 512, "frames": 1, "batch": 1, "tokens": null, "allocator": "native", "kind": "measured", "run": 1, "weights_bytes": 1, "baseline_allocated": 1, "baseline_reserved": 1, "allocated_peak_delta": 10, "reserved_peak_delta": 20, "driver_delta": 30, "retries": 0, "seconds": 0.1, "device": "NVIDIA H200", "backend": "cuda", "framework": "torch 2.11.0+cu130", "library": "x", "driver": "580"}"#;
 
-#[test]
 fn a_line_that_is_no_window_is_refused_with_file_line_and_field() {
     let cases = [
         (r#""dtype": "fp16""#, r#""dtype": "fp8""#, "dtype"),
@@ -116,7 +119,6 @@ fn a_line_that_is_no_window_is_refused_with_file_line_and_field() {
     }
 }
 
-#[test]
 fn retries_and_negative_deltas_make_a_window_invalid_and_an_unknown_driver_is_not_zero() {
     let of = |right: &str, wrong: &str| {
         let imported = import("odd.jsonl", &LINE.replacen(right, wrong, 1)).expect("a window");
@@ -131,7 +133,6 @@ fn retries_and_negative_deltas_make_a_window_invalid_and_an_unknown_driver_is_no
     assert_eq!((unknown.deltas.driver_bytes, unknown.demand_bytes), (Reading::Unknown, 20));
 }
 
-#[test]
 fn a_text_is_priced_by_its_tokens() {
     let imported = recording("windows.jsonl");
     let texts: Vec<_> = imported.windows.iter().filter(|(w, _)| w.case.operation == Operation::TextEncode).collect();

@@ -1,7 +1,5 @@
 //! Reports are written whole, say nothing of people's machines, and are refused clearly when they cannot be read.
 
-mod recorded;
-
 use std::path::Path;
 
 use headroom_calibration::{Counted, Uncounted};
@@ -10,6 +8,18 @@ use headroom_reports::{
     Check, MutantGrade, MutantReport, Outcome, OutputError, OutputFolder, Provenance, ReadReportError, Redaction,
     Report, Trust, WindowRecord, junit, read_report, summary,
 };
+
+crate::claims![
+    a_written_report_reads_back_and_every_window_has_its_demand,
+    no_file_names_a_person_or_an_absolute_path,
+    a_folder_has_one_owner_at_a_time,
+    a_write_that_fails_leaves_the_old_file_and_no_other,
+    a_report_that_cannot_be_used_is_refused_by_name_and_left_alone,
+    a_newer_report_that_is_still_readable_is_read,
+    junit_says_what_failed_and_never_that_an_ignored_trial_passed,
+    the_summary_starts_with_the_verdict_and_the_failures,
+    a_summary_of_a_hundred_thousand_failures_still_fits,
+];
 
 fn trial(check: &str, outcome: Outcome, message: Option<&str>) -> Check {
     Check {
@@ -34,7 +44,7 @@ fn report() -> Report {
         withdrawn: None,
     };
     let mut report = Report::new(provenance);
-    let imported = recorded::recording("warm-server.jsonl");
+    let imported = crate::recorded::recording("warm-server.jsonl");
     report.devices = imported.devices;
     report.attempts = imported.attempts;
     report.attempts[0].attempt.last_tries.insert(3, 1);
@@ -55,7 +65,6 @@ fn redaction() -> Redaction {
     Redaction { root: Some("/home/lovelace/headroom".into()), names: vec!["lovelace".into()] }
 }
 
-#[test]
 fn a_written_report_reads_back_and_every_window_has_its_demand() {
     let folder = tempfile::tempdir().unwrap();
     let output = OutputFolder::open(&folder.path().join("new/out")).unwrap();
@@ -72,7 +81,6 @@ fn a_written_report_reads_back_and_every_window_has_its_demand() {
     }
 }
 
-#[test]
 fn no_file_names_a_person_or_an_absolute_path() {
     let folder = tempfile::tempdir().unwrap();
     let output = OutputFolder::open(folder.path()).unwrap();
@@ -85,7 +93,6 @@ fn no_file_names_a_person_or_an_absolute_path() {
     assert_eq!(read.provenance[0].arguments[2], "<path>/out");
 }
 
-#[test]
 fn a_folder_has_one_owner_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let first = OutputFolder::open(folder.path()).unwrap();
@@ -94,8 +101,6 @@ fn a_folder_has_one_owner_at_a_time() {
     OutputFolder::open(folder.path()).unwrap();
 }
 
-#[cfg(unix)]
-#[test]
 fn a_write_that_fails_leaves_the_old_file_and_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let output = OutputFolder::open(folder.path()).unwrap();
@@ -119,7 +124,6 @@ fn a_write_that_fails_leaves_the_old_file_and_no_other() {
     assert_eq!(seen, "old");
 }
 
-#[test]
 fn a_report_that_cannot_be_used_is_refused_by_name_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.json");
@@ -143,7 +147,6 @@ fn a_report_that_cannot_be_used_is_refused_by_name_and_left_alone() {
     assert!(matches!(missing, ReadReportError::Unreadable { .. }) && missing.to_string().contains("none.json"));
 }
 
-#[test]
 fn a_newer_report_that_is_still_readable_is_read() {
     let text = headroom_reports::output::to_json(&report()).unwrap().replacen(
         r#""version": 1"#,
@@ -153,7 +156,6 @@ fn a_newer_report_that_is_still_readable_is_read() {
     assert_eq!(parse_report(Path::new("r.json"), &text).unwrap().format.version, 7);
 }
 
-#[test]
 fn junit_says_what_failed_and_never_that_an_ignored_trial_passed() {
     let xml = junit::to_xml(&report()).unwrap();
     assert!(xml.contains(r#"tests="4" skipped="1" failures="1" errors="1""#), "{xml}");
@@ -161,7 +163,6 @@ fn junit_says_what_failed_and_never_that_an_ignored_trial_passed() {
     assert!(xml.contains("12 MiB over") && !xml.contains("<b>") && !xml.contains('\u{1b}'), "{xml}");
 }
 
-#[test]
 fn the_summary_starts_with_the_verdict_and_the_failures() {
     let mut report = report();
     let text = summary::to_markdown(&report);
@@ -188,7 +189,6 @@ fn the_summary_starts_with_the_verdict_and_the_failures() {
     assert!(text.starts_with("# headroom: something does not hold") && text.contains("1 graded, 0 killed, 1 survived"));
 }
 
-#[test]
 fn a_summary_of_a_hundred_thousand_failures_still_fits() {
     let mut report = report();
     report.trials = (0..100_000).map(|n| trial(&format!("check-{n}"), Outcome::Failed, Some("too little"))).collect();

@@ -1,13 +1,19 @@
 //! The page is whole in itself, its columns line up, and nothing from outside is markup in it.
 
-mod recorded;
-
+use crate::recorded::h200;
 use headroom_base::{AllocatorKind, Case, DType, Estimate, Operation, Origin, Source};
 use headroom_calibration::{Coefficients, UnitRange};
 use headroom_reports::{
     Check, EstimateRecord, FamilySummary, FitRecord, MutantGrade, MutantReport, Outcome, Report, html,
 };
-use recorded::h200;
+
+crate::claims![
+    the_page_needs_nothing_beside_it,
+    nothing_from_outside_is_markup,
+    every_row_has_a_cell_for_every_column,
+    a_line_is_drawn_with_its_points_and_both_fits_and_every_other_line_with_its_points,
+    what_is_not_covered_and_what_failed_stand_out_and_the_two_kinds_of_coverage_stand_apart,
+];
 
 const HOSTILE: &str = "</td><script>alert(1)</script>\" onload='x' &amp;";
 
@@ -71,7 +77,6 @@ fn report() -> Report {
     report
 }
 
-#[test]
 fn the_page_needs_nothing_beside_it() {
     let page = html::to_html(&report());
     for word in ["<script", "<link", "src=", "url(", "@import", "http://", "https://", "<iframe", "<img"] {
@@ -81,14 +86,12 @@ fn the_page_needs_nothing_beside_it() {
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
 }
 
-#[test]
 fn nothing_from_outside_is_markup() {
     let page = html::to_html(&report());
     assert!(!page.contains("alert(1)</script>") && !page.contains("onload='x'") && !page.contains('\u{1b}'));
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&#39;x&#39; &amp;amp;"));
 }
 
-#[test]
 fn every_row_has_a_cell_for_every_column() {
     let page = html::to_html(&report());
     let tables: Vec<&str> = page.split("<table>").skip(1).map(|rest| rest.split("</table>").next().unwrap()).collect();
@@ -106,7 +109,6 @@ fn every_row_has_a_cell_for_every_column() {
     }
 }
 
-#[test]
 fn a_line_is_drawn_with_its_points_and_both_fits_and_every_other_line_with_its_points() {
     let report = report();
     let page = html::to_html(&report);
@@ -124,7 +126,6 @@ fn a_line_is_drawn_with_its_points_and_both_fits_and_every_other_line_with_its_p
     assert_eq!(dots, report.windows.len());
 }
 
-#[test]
 fn what_is_not_covered_and_what_failed_stand_out_and_the_two_kinds_of_coverage_stand_apart() {
     let page = html::to_html(&report());
     assert!(page.contains("<span class=\"bad\">too little</span>"));

@@ -1,7 +1,5 @@
 //! The recordings of one H200 as reports, priced per architecture the way an estimator would.
 
-#![allow(dead_code, reason = "each test binary uses a part of this module")]
-
 use std::path::{Path, PathBuf};
 
 use headroom_base::{Case, CostUnit, LineKey, Operation};
