@@ -1,6 +1,6 @@
 //! Predictions held against windows that were recorded on a real device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use headroom_base::{
@@ -11,8 +11,8 @@ use headroom_family::Architecture;
 use serde::Deserialize;
 
 use super::derive::{program, weights};
-use super::execution::Execution;
-use super::predict::{Peaks, PredictionError, predict_program};
+use super::execution::{Execution, Library};
+use super::predict::{Peaks, PredictionError, Start, predict_program};
 use super::program::{Piece, Program};
 
 /// A recorded window that could not be read.
@@ -196,6 +196,8 @@ pub struct Compared {
     pub allocated_bytes: (u64, u64),
     /// Smallest and largest recorded peak of reserved memory.
     pub reserved_bytes: (u64, u64),
+    /// Smallest and largest recorded baseline of allocated memory.
+    pub baseline_bytes: (u64, u64),
     /// What was predicted.
     pub predicted: Peaks,
 }
@@ -261,6 +263,7 @@ pub fn compare(
     for window in windows {
         groups.entry((window.recorded.clone(), window.allocator, window.warmup)).or_default().push(window);
     }
+    let starts = starts(windows, &architecture);
     let mut compared = Vec::new();
     let mut left_out = BTreeMap::new();
     let mut derived: Option<(Recorded, Result<(Program, Vec<Piece>), String>)> = None;
@@ -270,7 +273,10 @@ pub fn compare(
         }
         let Some((_, outcome)) = &derived else { continue };
         let predicted = outcome.as_ref().map_err(Clone::clone).and_then(|(program, weights)| {
-            predicted_peaks(program, weights, allocator, warmup, &windows).map_err(|error| error.to_string())
+            let least = windows.iter().map(|window| window.baseline_allocated_bytes).min().unwrap_or(0);
+            let start = starts.get(&(recorded.family.clone(), recorded.case.operation, recorded.case.dtype, allocator));
+            let start = start.copied().unwrap_or(Start::Fresh);
+            predicted_peaks(program, weights, allocator, warmup, (start, least)).map_err(|error| error.to_string())
         });
         match predicted {
             Ok(predicted) => compared.push(Compared {
@@ -279,6 +285,7 @@ pub fn compare(
                 warmup,
                 windows: windows.len(),
                 allocated_bytes: range(windows.iter().map(|window| window.allocated_peak_bytes)),
+                baseline_bytes: range(windows.iter().map(|window| window.baseline_allocated_bytes)),
                 reserved_bytes: range(windows.iter().map(|window| window.reserved_peak_bytes)),
                 predicted,
             }),
@@ -286,6 +293,31 @@ pub fn compare(
         }
     }
     (compared, left_out)
+}
+
+/// What a recorded model's process had done before: where even its first window has more allocated than weights and
+/// input come to, other models had run, and every library held its workspace.
+fn starts(
+    windows: &[RecordedWindow],
+    architecture: impl Fn(&Recorded) -> Option<Architecture>,
+) -> HashMap<(String, Operation, DType, AllocatorKind), Start> {
+    let mut starts = HashMap::new();
+    for window in windows {
+        let Recorded { family, case, .. } = &window.recorded;
+        let key = (family.clone(), case.operation, case.dtype, window.allocator);
+        let model = window.execution.workspaces;
+        starts.entry(key).or_insert_with(|| {
+            let held = architecture(&window.recorded).map(|found| {
+                weights(&found, case.dtype).iter().map(|piece| piece.bytes.next_multiple_of(512)).sum::<u64>()
+            });
+            let libraries: u64 = Library::ALL.iter().map(|library| model.persistent_bytes(*library)).sum();
+            match held {
+                Some(held) if window.baseline_allocated_bytes >= held + libraries => Start::LibrariesReady(model),
+                _ => Start::Fresh,
+            }
+        });
+    }
+    starts
 }
 
 fn derive(
@@ -306,11 +338,12 @@ fn predicted_peaks(
     weights: &[Piece],
     allocator: AllocatorKind,
     warmup: bool,
-    windows: &[&RecordedWindow],
+    state: (Start, u64),
 ) -> Result<Peaks, PredictionError> {
-    let prediction = predict_program(program, weights, &Settings::of_kind(allocator))?;
+    let (start, least_baseline_bytes) = state;
+    let prediction = predict_program(program, weights, &Settings::of_kind(allocator), start)?;
     let held = prediction.first.allocated_baseline_bytes + program.persistent_bytes();
-    let fresh = warmup && windows.iter().all(|window| window.baseline_allocated_bytes < held);
+    let fresh = warmup && start == Start::Fresh && least_baseline_bytes < held;
     Ok(if fresh { prediction.first } else { prediction.later })
 }
 
@@ -362,9 +395,11 @@ pub fn table(compared: &[Compared]) -> String {
 pub fn describe(entry: &Compared) -> String {
     let Recorded { family, case, options } = &entry.recorded;
     format!(
-        "{family} {case} {options} {} {}: allocated {} predicted, {} recorded ({:+.2} %); reserved {} predicted, {} recorded ({:+.2} %)",
+        "{family} {case} {options} {} {}: baseline {} predicted, {} recorded; allocated {} predicted, {} recorded ({:+.2} %); reserved {} predicted, {} recorded ({:+.2} %)",
         entry.allocator,
         if entry.warmup { "warm-up" } else { "measured" },
+        Bytes(entry.predicted.allocated_baseline_bytes),
+        Bytes(entry.baseline_bytes.1),
         Bytes(entry.predicted.allocated_peak_bytes),
         Bytes(entry.allocated_bytes.1),
         100.0 * entry.allocated_error(),

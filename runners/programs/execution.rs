@@ -43,6 +43,9 @@ pub enum Library {
 }
 
 impl Library {
+    /// Every library, in the order in which most models first use them.
+    pub const ALL: [Self; 2] = [Self::Cublas, Self::CublasLt];
+
     /// The word shown to people.
     pub const fn name(self) -> &'static str {
         match self {

@@ -31,6 +31,6 @@ mod workspaces;
 pub use derive::{Unsupported, program, weights};
 pub use estimator::{Estimator, analytic_terms, cost_units, estimator, line};
 pub use execution::{Execution, Library};
-pub use predict::{Peaks, Prediction, PredictionError, predict, predict_program};
+pub use predict::{Peaks, Prediction, PredictionError, Start, predict, predict_program};
 pub use program::{Label, Live, Piece, Program, Role, Run, Step, TensorId};
 pub use workspaces::{ConvolutionCall, WorkspaceModel};

@@ -7,8 +7,9 @@ use headroom_device::{Allocation, AllocationError, Allocator, Settings, Simulate
 use headroom_family::Architecture;
 
 use super::derive::{Unsupported, program, weights};
-use super::execution::Execution;
+use super::execution::{Execution, Library};
 use super::program::{Piece, Program, Role, Step};
+use super::workspaces::WorkspaceModel;
 
 /// Memory of the card on which predictions run: more than any operation asks for.
 const CARD_GIB: u64 = 1 << 12;
@@ -65,7 +66,16 @@ pub fn predict(
 ) -> Result<Prediction, PredictionError> {
     let program = program(architecture, case, execution)?;
     let stored = execution.stored.unwrap_or(case.dtype);
-    predict_program(&program, &weights(architecture, stored), &Settings::of_kind(kind))
+    predict_program(&program, &weights(architecture, stored), &Settings::of_kind(kind), Start::Fresh)
+}
+
+/// What a process did before the weights were loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// Nothing.
+    Fresh,
+    /// It ran other models: every library holds its own workspace already.
+    LibrariesReady(WorkspaceModel),
 }
 
 /// What a program needs beside these weights on an allocator with these settings.
@@ -79,10 +89,17 @@ pub fn predict_program(
     program: &Program,
     weights: &[Piece],
     settings: &Settings,
+    start: Start,
 ) -> Result<Prediction, PredictionError> {
     let card = SimulatedCard::with_gib(CARD_GIB);
     let mut process =
         Process { allocator: Allocator::new(card.driver(), settings.clone()), persistent: HashMap::new() };
+    if let Start::LibrariesReady(model) = start {
+        for library in Library::ALL {
+            let held = process.allocator.allocate(model.persistent_bytes(library))?;
+            process.persistent.insert(library.name(), held);
+        }
+    }
     for piece in weights.iter().chain(&program.inputs) {
         process.allocator.allocate(piece.bytes)?;
     }

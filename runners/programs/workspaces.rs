@@ -94,7 +94,11 @@ impl WorkspaceModel {
     /// which needs nothing in half precision and copies of input and weights in single. A 1×1 convolution needs no
     /// copies.
     ///
-    /// Not modelled: partial sums that some shapes split over idle multiprocessors (at most 132 × 128 KiB).
+    /// In three dimensions and half precision, output tiles that would leave most multiprocessors idle in the last wave
+    /// are split along the sum, and the parts are kept in fp32: see [`partial_sums`].
+    ///
+    /// Not modelled: the same in two dimensions and in single precision, at most 132 × 128 KiB for any call, chosen by
+    /// heuristics that no simple rule was found for.
     pub fn convolution_bytes(self, call: &ConvolutionCall) -> u64 {
         match self {
             Self::Hopper => hopper(call),
@@ -121,6 +125,58 @@ fn hopper(call: &ConvolutionCall) -> u64 {
         }
         MemoryLayout::Contiguous if few && half && call.channel_group() > 1 => 0,
         MemoryLayout::Contiguous if few && !half => input + weights + COPY_BYTES,
-        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + kernel,
+        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + kernel + partial_sums(call),
     }
+}
+
+/// Multiprocessors of an H100 or H200, all of which work on tiles of 128 × 256 outputs.
+const MULTIPROCESSORS: u64 = 132;
+/// How many of them can work on tiles of 128 × 128, which come in larger clusters.
+const CLUSTERED_MULTIPROCESSORS: u64 = 120;
+/// Terms of the sum that one step of a kernel takes.
+const TERMS_PER_STEP: u64 = 64;
+/// Steps below which a sum is never split, and from which bf16 splits it into many parts.
+const SPLIT_STEPS: u64 = 80;
+const MANY_SPLIT_STEPS: u64 = 128;
+/// Parts into which bf16 splits a sum, below and from that number.
+const BF16_PARTS: [u64; 2] = [2, 8];
+/// Tiles below which a grid that fills no wave is not split.
+const LEAST_TILES: u64 = 32;
+/// Output channels from which the wider tile is used, and below which none of the two is.
+const WIDE_TILE_CHANNELS: u64 = 192;
+const NARROW_TILE_CHANNELS: u64 = 64;
+
+/// Bytes of the partial sums of a 3-D convolution in half precision.
+///
+/// The outputs are a matrix of positions × channels, cut into tiles. Tiles of the last, incomplete wave are split along
+/// the sum into as many parts as there are idle multiprocessors for, and each part of a tile is kept in fp32.
+pub fn partial_sums(call: &ConvolutionCall) -> u64 {
+    if call.kernel.len() != 3 || call.dtype == DType::Fp32 || call.output_channels < NARROW_TILE_CHANNELS {
+        return 0;
+    }
+    let wide = call.output_channels >= WIDE_TILE_CHANNELS;
+    let (tile_channels, cluster, wave) =
+        if wide { (256, 2, MULTIPROCESSORS) } else { (128, 8, CLUSTERED_MULTIPROCESSORS) };
+    let positions = call.batch * call.output.iter().product::<u64>();
+    let tiles = positions.div_ceil(128).next_multiple_of(cluster) * call.output_channels.div_ceil(tile_channels);
+    let steps = call.input_channels * call.kernel.iter().product::<u64>() / TERMS_PER_STEP;
+    let split_tiles = if tiles < wave { tiles } else { tiles % wave };
+    if steps < SPLIT_STEPS || split_tiles == 0 || (tiles < wave && tiles < LEAST_TILES) {
+        return 0;
+    }
+    let many = steps >= MANY_SPLIT_STEPS;
+    let most_parts = match call.dtype {
+        DType::Bf16 if tiles < wave => {
+            if many {
+                BF16_PARTS[0]
+            } else {
+                1
+            }
+        }
+        DType::Bf16 => BF16_PARTS[usize::from(many)],
+        DType::Fp16 | DType::Fp32 => steps,
+    };
+    let parts = (wave / split_tiles).min(most_parts).max(1);
+    let parts = steps.div_ceil(steps.div_ceil(parts));
+    if parts < 2 { 0 } else { split_tiles * parts * 128 * tile_channels * 4 }
 }

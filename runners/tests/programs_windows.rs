@@ -22,6 +22,12 @@ fn probe() {
         let mut misses: Vec<_> =
             compared.iter().filter(|entry| !entry.allocated_holds() || !entry.reserved_holds()).collect();
         misses.sort_by(|a, b| b.reserved_error().abs().total_cmp(&a.reserved_error().abs()));
+        for entry in &compared {
+            let (p, r) = (entry.predicted.allocated_baseline_bytes, entry.baseline_bytes);
+            if p != r.0 && !entry.warmup {
+                println!("BASE {} {} {} {:?} {} {:?} diff {}", entry.recorded.family, entry.recorded.case, entry.allocator, entry.recorded.options, p, r, p as i64 - r.0 as i64);
+            }
+        }
         println!("{} of {} miss", misses.len(), compared.len());
         for miss in misses {
             println!("- {}", describe(miss));
