@@ -9,7 +9,7 @@ pub mod readers;
 pub mod replay;
 pub mod weights;
 
-pub use allocator::{Allocation, AllocationError, Allocator, Counter, Counters, Settings};
+pub use allocator::{Allocation, AllocationError, Allocator, Counter, Counters, Settings, SharedAllocator};
 pub use cache::{Cache, CacheError, CacheSettings, LockedModel, ModelKey, ModelSpec, PieceSpec};
 pub use device::{Device, DeviceId, DeviceMemory, DeviceParts, Holding};
 pub use driver::{Address, Driver, DriverError, MemoryInfo, SimulatedCard, SimulatedDriver};

@@ -63,32 +63,40 @@ fn bin_of(bytes: u64) -> usize {
 impl FreeBlocks {
     #[inline]
     pub(super) fn insert(&mut self, new: Entry) {
-        let bin = bin_of(new.bytes);
+        self.insert_into(bin_of(new.bytes), new);
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, bytes: u64, address: u64) {
+        self.remove_from(bin_of(bytes), key(bytes, address));
+    }
+
+    /// The same as removing one and inserting the other.
+    #[inline]
+    pub(super) fn replace(&mut self, bytes: u64, address: u64, new: Entry) {
+        let (from, to) = (bin_of(bytes), bin_of(new.bytes));
+        if from == to {
+            self.bins[from].replace(key(bytes, address), new);
+        } else {
+            self.remove_from(from, key(bytes, address));
+            self.insert_into(to, new);
+        }
+    }
+
+    #[inline]
+    fn insert_into(&mut self, bin: usize, new: Entry) {
         self.bins[bin].insert(new);
         self.words[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, bytes: u64, address: u64) {
-        let bin = bin_of(bytes);
-        if self.bins[bin].remove(key(bytes, address)) {
+    fn remove_from(&mut self, bin: usize, key: Key) {
+        if self.bins[bin].remove(key) {
             self.words[bin / 64] &= !(1 << (bin % 64));
             if self.words[bin / 64] == 0 {
                 self.summary &= !(1 << (bin / 64));
             }
-        }
-    }
-
-    /// The same as removing one and inserting the other.
-    #[inline]
-    pub(super) fn replace(&mut self, bytes: u64, address: u64, new: Entry) {
-        let bin = bin_of(bytes);
-        if bin == bin_of(new.bytes) {
-            self.bins[bin].replace(key(bytes, address), new);
-        } else {
-            self.remove(bytes, address);
-            self.insert(new);
         }
     }
 

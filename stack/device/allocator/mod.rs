@@ -12,6 +12,7 @@ mod recorded;
 mod rules;
 mod segments;
 mod settings;
+mod shared;
 pub mod sizes;
 mod stream_ordered;
 
@@ -31,6 +32,7 @@ pub use recorded::{RecordedBlock, RecordedSegment, RecordedStateError, driver_pl
 use rules::Rules;
 pub use segments::{BlockView, SegmentView};
 pub use settings::{Problem, Settings, SettingsError, VARIABLES};
+pub use shared::SharedAllocator;
 pub use sizes::PoolKind;
 use stream_ordered::Excess;
 
@@ -49,7 +51,8 @@ impl Allocation {
         self.address
     }
 
-    /// Its size, rounded up from what was asked.
+    /// What the counters have it down for: its block, rounded up from what was asked; with the stream-ordered pool,
+    /// whose blocks nobody sees, what was asked.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -73,7 +76,7 @@ fn first_serial() -> u64 {
 
 /// A caching allocator over a driver: PyTorch's rules, counters and peaks.
 ///
-/// All memory is used on one stream. It is not shared between threads.
+/// All memory is used on one stream. Several threads share one through [`SharedAllocator`].
 #[derive(Debug)]
 pub struct Allocator<D: Driver> {
     driver: D,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use headroom_base::{AllocatorKind, KIB, MIB};
 use headroom_device::replay::{Request, Requests};
-use headroom_device::{Allocation, Allocator, Settings, SimulatedCard, SimulatedDriver};
+use headroom_device::{Allocation, Allocator, Settings, SharedAllocator, SimulatedCard, SimulatedDriver};
 use headroom_reports::recordings::{self, Recording};
 
 type Simulated = Allocator<SimulatedDriver>;
@@ -54,6 +54,28 @@ fn cached_pairs(criterion: &mut Criterion) {
             });
         }
     }
+    group.finish();
+}
+
+/// The same behind a lock: with nobody else, and with another thread that does nothing but allocate and free.
+fn shared_pairs(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate and free, cached, shared");
+    let shared = SharedAllocator::new(populated(AllocatorKind::Native, 1_000).0);
+    let pair = |shared: &SharedAllocator<SimulatedDriver>| {
+        let allocation = shared.allocate(black_box(32 * MIB)).expect("it is cached");
+        shared.free(black_box(allocation)).expect("it is live");
+    };
+    group.bench_function("one thread", |bencher| bencher.iter(|| pair(&shared)));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                pair(&shared);
+            }
+        });
+        group.bench_function("two threads", |bencher| bencher.iter(|| pair(&shared)));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
     group.finish();
 }
 
@@ -151,6 +173,6 @@ criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).warm_up_time(std::time::Duration::from_millis(300))
         .measurement_time(std::time::Duration::from_millis(700));
-    targets = cached_pairs, churn, traces
+    targets = cached_pairs, shared_pairs, churn, traces
 }
 criterion_main!(benches);

@@ -258,8 +258,8 @@ impl Card {
         if !whole || !address.is_multiple_of(granularity) {
             return Err(failed(call, "not whole pages of a multiple of the granularity"));
         }
-        match self.reservations.containing(address) {
-            Some((start, length)) if address + bytes <= start + length => Ok(()),
+        match (self.reservations.containing(address), address.checked_add(bytes)) {
+            (Some((start, length)), Some(end)) if end <= start + length => Ok(()),
             _ => Err(failed(call, "not inside one reserved range")),
         }
     }

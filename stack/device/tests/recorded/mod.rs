@@ -1,5 +1,7 @@
 //! The recordings as scripts and traces that can be replayed.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::path::PathBuf;
 
 use headroom_base::GIB;
