@@ -1,7 +1,7 @@
 //! Loading a locked model: whole where it fits, in part where it does not, not at all where loading fails.
 
 use headroom_base::budget::credit_bytes;
-use headroom_base::{Budget, DeviceFigures, Reclaim};
+use headroom_base::{Budget, DeviceFigures, Reclaim, mutant};
 
 use super::entry::Entry;
 use super::event::Event;
@@ -86,7 +86,12 @@ impl Locking<'_> {
 
 /// Whether the whole model is to be loaded: its bytes fit the budget, and what they take from the driver is there.
 fn fits_whole(entry: &Entry, budget: &Budget, figures: &DeviceFigures) -> bool {
-    let tolerated = i128::from(budget.budget_bytes) + i128::from(TOLERANCE_BYTES);
+    let tolerated = mutant!(
+        "small_shortfall_not_tolerated",
+        "an error of tracking leaves a model 99 % resident, which is far slower than whole",
+        right: i128::from(budget.budget_bytes) + i128::from(TOLERANCE_BYTES),
+        wrong: i128::from(budget.budget_bytes),
+    );
     let there = figures.driver_free_bytes + credit_bytes(figures);
     i128::from(entry.needed_bytes(figures.reclaim)) <= tolerated
         && entry.missing_footprint_bytes(figures.reclaim) <= there
@@ -144,9 +149,13 @@ fn load_pieces(
         Ok(()) => Ok(bytes),
         Err(error) => {
             for index in loaded {
-                if let Some(holding) = entry.pieces[index].holding.take() {
-                    give_back(memory, holding);
-                }
+                let holding = entry.pieces[index].holding.take();
+                mutant!(
+                    "failed_load_leaves_bytes_behind",
+                    "half a model stays on the device, held by nobody, until the process ends",
+                    right: holding.into_iter().for_each(|holding| give_back(memory, holding)),
+                    wrong: drop(holding),
+                );
             }
             Err(error)
         }

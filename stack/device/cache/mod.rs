@@ -260,7 +260,12 @@ impl Cache {
         entry.holders.push(thread);
         let (key, compute) = (entry.key.clone(), entry.compute);
         let measured = scope.filter(|_| compute == ComputeOn::Device).zip(working_bytes);
-        let allowance_bytes = measured.map_or(0, |(scope, _)| scope.allowance_bytes());
+        let allowance_bytes = mutant!(
+            "measuring_allowance_left_out",
+            "an estimate that is too low spills or fails while it is measured, and is never corrected",
+            right: measured.map_or(0, |(scope, _)| scope.allowance_bytes()),
+            wrong: 0,
+        );
         let asked_bytes = working_bytes.map(|bytes| bytes.saturating_add(allowance_bytes));
         let request = Request { asked_bytes, measured: measured.is_some(), thread };
         let mut locking = Locking::new(self, state, slot, key, request);
@@ -292,7 +297,13 @@ impl Cache {
         let (slot, thread) = (locking.slot, locking.request.thread);
         let entry = locking.state().entry_mut(slot);
         let locks = entry.holders.len();
-        if outcome.is_err() {
+        let uncount = mutant!(
+            "failed_lock_stays_counted",
+            "a model whose load failed once can never be moved off again",
+            right: outcome.is_err(),
+            wrong: false,
+        );
+        if uncount {
             if let Some(position) = entry.holders.iter().rposition(|holder| *holder == thread) {
                 entry.holders.remove(position);
             }
@@ -336,7 +347,15 @@ impl Cache {
 
     /// Evicts what was dropped and is idle. Returns whose.
     fn evict_due(&self, state: &mut State, events: &mut Vec<Event>) -> Vec<ModelKey> {
-        let due = |entry: &Entry| entry.drop_when_idle && entry.is_idle();
+        let due = |entry: &Entry| {
+            let idle = mutant!(
+                "dropped_while_in_use",
+                "weights disappear under an operation that runs with them",
+                right: entry.is_idle(),
+                wrong: !entry.is_locked() || entry.pins.get() == 0,
+            );
+            entry.drop_when_idle && idle
+        };
         let slots: Vec<_> = state.entries().filter(|(_, entry)| due(entry)).map(|(slot, _)| slot).collect();
         let mut gone = Vec::new();
         for slot in slots {

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use headroom_base::mutant;
+
 use super::ModelKey;
 use super::entry::Entry;
 use super::warning::{Resident, Said};
@@ -72,7 +74,15 @@ impl State {
     pub(super) fn candidates(&self, own: Slot) -> Vec<Slot> {
         let movable = |slot: Slot, entry: &Entry| slot != own && !entry.is_locked() && entry.resident_bytes > 0;
         let mut slots: Vec<_> = self.entries().filter(|(slot, entry)| movable(*slot, entry)).collect();
-        slots.sort_by(|(_, a), (_, b)| a.total_bytes.cmp(&b.total_bytes).then_with(|| a.key.cmp(&b.key)));
+        slots.sort_by(|(_, a), (_, b)| {
+            let by_size = mutant!(
+                "largest_moved_off_first",
+                "the model that takes longest to load again goes for a few bytes",
+                right: a.total_bytes.cmp(&b.total_bytes),
+                wrong: b.total_bytes.cmp(&a.total_bytes),
+            );
+            by_size.then_with(|| a.key.cmp(&b.key))
+        });
         slots.into_iter().map(|(slot, _)| slot).collect()
     }
 

@@ -117,4 +117,75 @@ mod tests {
         assert_eq!(ledger.foreign_held(own), 0);
         assert_eq!(ledger.foreign_taken(own), before + 2);
     }
+
+    /// What a window does, in order, between opening and closing.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Step {
+        ReadMark,
+        ReadHeld,
+        TakeBaseline,
+        ReadHeldAgain,
+        ReadPeaks,
+        ReadTaken,
+    }
+
+    const WINDOW: [Step; 6] =
+        [Step::ReadMark, Step::ReadHeld, Step::TakeBaseline, Step::ReadHeldAgain, Step::ReadPeaks, Step::ReadTaken];
+
+    /// One order in which a window and two foreign locks (take, use memory, give back) can come; `order` names whose
+    /// step is next. Returns whether the peaks hold foreign memory, and whether the window knows of a foreign lock.
+    fn played(order: &[usize]) -> (bool, bool) {
+        let (ledger, own) = (Ledger::default(), ScopeId(1));
+        ledger.take(Some(own));
+        let mut at = [0; 3];
+        let (mut mark, mut seen, mut measuring, mut polluted) = (0, false, false, false);
+        for who in order {
+            let step = at[*who];
+            at[*who] += 1;
+            let foreign = if *who == 1 { None } else { Some(ScopeId(2)) };
+            match (who, step) {
+                (0, step) => match WINDOW[step] {
+                    Step::ReadMark => mark = ledger.foreign_taken(own),
+                    Step::ReadHeld | Step::ReadHeldAgain => seen |= ledger.foreign_held(own) > 0,
+                    Step::TakeBaseline => measuring = true,
+                    Step::ReadPeaks => measuring = false,
+                    Step::ReadTaken => seen |= ledger.foreign_taken(own) != mark,
+                },
+                (_, 0) => ledger.take(foreign),
+                (_, 1) => polluted |= measuring,
+                _ => ledger.give_back(foreign),
+            }
+        }
+        (polluted, seen)
+    }
+
+    /// Calls `play` with every order of 6 steps of a window and 3 of each foreign lock.
+    fn every_order(order: &mut Vec<usize>, left: [usize; 3], play: &mut impl FnMut(&[usize])) {
+        if left == [0; 3] {
+            return play(order);
+        }
+        for who in 0..3 {
+            if left[who] > 0 {
+                let mut rest = left;
+                rest[who] -= 1;
+                order.push(who);
+                every_order(order, rest, play);
+                order.pop();
+            }
+        }
+    }
+
+    #[test]
+    fn in_every_order_of_events_a_window_that_saw_foreign_memory_knows_of_a_foreign_lock() {
+        let (mut orders, mut polluted_orders, mut clean_orders) = (0, 0, 0);
+        every_order(&mut Vec::new(), [WINDOW.len(), 3, 3], &mut |order| {
+            let (polluted, seen) = played(order);
+            assert!(seen || !polluted, "{order:?}");
+            orders += 1;
+            polluted_orders += u32::from(polluted);
+            clean_orders += u32::from(!seen);
+        });
+        assert_eq!(orders, 18_480);
+        assert!(polluted_orders > 1_000 && clean_orders > 0, "{polluted_orders} polluted, {clean_orders} clean");
+    }
 }

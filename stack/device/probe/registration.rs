@@ -37,14 +37,14 @@ impl Registration {
             "foreign_lock_counted_before_registering",
             "a lock that slips in between the count and the registration is seen by neither",
             right: {
-                let (window, mark) = Self::register(device, scope, pins);
+                let (window, mark, held) = Self::register(device, scope, pins);
                 let registered = device.hook(HookPoint::WindowRegistered);
-                (window, mark, device.ledger().foreign_held(scope.id()), registered)
+                (window, mark, held + device.ledger().foreign_held(scope.id()), registered)
             },
             wrong: {
                 let held = device.ledger().foreign_held(scope.id());
                 let registered = device.hook(HookPoint::WindowRegistered);
-                let (window, mark) = Self::register(device, scope, pins);
+                let (window, mark, _) = Self::register(device, scope, pins);
                 (window, mark, held, registered)
             },
         );
@@ -75,10 +75,13 @@ impl Registration {
         registration
     }
 
-    /// The mark is read first, so that a lock taken while the baseline is being made counts as one during the window.
-    fn register(device: &Device, scope: &Scope, pins: Vec<HostPin>) -> (WindowId, u64) {
+    /// The mark is read first, so that a lock taken while the baseline is being made counts as one during the window;
+    /// and who held one at that moment is asked as well, since it may use memory after the baseline and be gone when
+    /// the locks are counted.
+    fn register(device: &Device, scope: &Scope, pins: Vec<HostPin>) -> (WindowId, u64, u64) {
         let mark = device.ledger().foreign_taken(scope.id());
-        (device.core().open_window(scope.id(), pins), mark)
+        let held = device.ledger().foreign_held(scope.id());
+        (device.core().open_window(scope.id(), pins), mark, held)
     }
 
     /// Says why the window is worthless; the first reason stays.

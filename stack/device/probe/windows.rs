@@ -241,7 +241,13 @@ impl OpenWindow {
         if highest > signed(total_bytes) {
             self.fail(InvalidReason::Oversubscribed);
         }
-        if let Some(bytes) = spilled.growth_since(self.spilled_at_open).and_then(|growth| u64::try_from(growth).ok())
+        let growth = mutant!(
+            "spill_ignored",
+            "memory that the driver moved to the host is missing from what was measured",
+            right: spilled.growth_since(self.spilled_at_open),
+            wrong: None,
+        );
+        if let Some(bytes) = growth.and_then(|growth| u64::try_from(growth).ok())
             && bytes > 0
         {
             self.fail(InvalidReason::Spill { bytes });

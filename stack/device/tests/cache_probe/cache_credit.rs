@@ -5,12 +5,13 @@ use headroom_device::allocator::Settings;
 use headroom_device::device::AllocatorMemory;
 use headroom_device::{Allocator, Cache, CacheSettings, DeviceParts, SimulatedCard};
 
-use crate::rig::{Wishes, key, model};
+use crate::rig::{Wishes, key, model, obey};
 
 const TRANSFORMER_MIB: u64 = 20 * 1_024;
 
 /// A 48 GiB card on which 46 GiB were used and freed, and the share of a 20 GiB transformer that a lock then loads.
 fn loaded_share(kind: AllocatorKind, reclaim: Option<Reclaim>) -> (f64, u64) {
+    obey();
     let card = SimulatedCard::with_gib(48);
     let memory = AllocatorMemory::new(Allocator::new(card.driver(), Settings::of_kind(kind)));
     let memory = match reclaim {

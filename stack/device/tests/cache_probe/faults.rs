@@ -11,7 +11,7 @@ use headroom_device::driver::{Address, Driver, DriverCall, DriverError, Fault, M
 use headroom_device::probe::{Hook, HookError, HookPoint};
 use headroom_device::{Cache, CacheError, CacheSettings, Device, DeviceId, DeviceParts, Scope, SimulatedCard};
 
-use crate::rig::{key, model};
+use crate::rig::{key, model, obey};
 
 /// Counts down to a failure; afterwards it fails again or never.
 struct Countdown {
@@ -170,6 +170,7 @@ fn story(cache: &Cache, scope: &Scope) -> Result<(), CacheError> {
 }
 
 fn cache_of(device: Device) -> Cache {
+    obey();
     let cache = Cache::new(device, CacheSettings { floor_bytes: 0, ..CacheSettings::default() });
     for spec in [model("text", 1_000), model("unet", 3_000), model("vae", 300), model("whole", 4_000).whole()] {
         cache.add(spec).unwrap();

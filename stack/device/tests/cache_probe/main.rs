@@ -9,4 +9,5 @@ mod public_reports_estimates;
 mod public_reports_residency;
 mod readers;
 mod rig;
+mod threads;
 mod weights_files;

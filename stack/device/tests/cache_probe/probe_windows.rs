@@ -1,11 +1,12 @@
 //! What a window measures, and what makes it worthless.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::rig::{Once, Wishes, in_scope, key, only_window};
 use headroom_base::{InvalidReason, MIB, Reading, Residency, Validity};
-use headroom_device::probe::HookPoint;
-use headroom_device::{Cache, Scope};
+use headroom_device::probe::{Hook, HookError, HookPoint};
+use headroom_device::{Cache, Device, LockedModel, Scope};
 
 #[test]
 fn a_window_measures_what_the_operation_took_beyond_weights() {
@@ -118,6 +119,39 @@ fn an_inner_window_is_billed_to_itself_and_the_outer_peak_before_it_is_kept() {
     }
 }
 
+/// A hook that takes memory and gives it back when the second window is about to open.
+#[derive(Default)]
+struct Busy {
+    device: OnceLock<Device>,
+    openings: AtomicU64,
+}
+
+impl Hook for Busy {
+    fn at(&self, point: HookPoint) -> Result<(), HookError> {
+        if point == HookPoint::WindowOpening && self.openings.fetch_add(1, Ordering::SeqCst) == 1 {
+            let device = self.device.get().unwrap();
+            device.free(device.allocate(1_500 * MIB).unwrap()).unwrap();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_the_outer_operation_takes_until_the_very_opening_of_an_inner_window_is_kept() {
+    let busy = Arc::new(Busy::default());
+    let rig = Wishes::mib(24_000).hook(busy.clone()).rig();
+    busy.device.set(rig.device.clone()).unwrap();
+    rig.add("outer", 300);
+    rig.add("inner", 200);
+    let scope = in_scope(0, |_| {
+        let outer = rig.lock("outer", 1_000);
+        drop(rig.lock("inner", 1_000));
+        drop(outer);
+    });
+    let demands: Vec<_> = scope.recorded().iter().map(|r| r.measurement.demand_bytes / MIB).collect();
+    assert_eq!(demands, [0, 1_500]);
+}
+
 #[test]
 fn a_foreign_lock_makes_a_window_invalid_whenever_it_comes() {
     let rig = Wishes::mib(24_000).rig();
@@ -195,6 +229,25 @@ fn a_lock_that_slips_in_while_a_window_registers_is_seen() {
         drop(slipped.lock().unwrap().take());
         assert!(!only_window(&scope).2.is_valid(), "held at the end: {still_held_at_the_end}");
     }
+}
+
+#[test]
+fn a_lock_that_ends_while_a_window_registers_is_seen() {
+    let foreign = Arc::new(Mutex::new(None::<LockedModel>));
+    let slot = Arc::clone(&foreign);
+    let hook = Once::new(HookPoint::WindowRegistered, move || {
+        // The baseline is taken; the foreign operation uses memory once more and ends before locks are counted.
+        let locked = slot.lock().unwrap().take().unwrap();
+        let held = locked.device().allocate(500 * MIB).unwrap();
+        locked.device().free(held).unwrap();
+        drop(locked);
+    });
+    let rig = Wishes::mib(24_000).hook(Arc::new(hook)).rig();
+    rig.add("vae", 300);
+    rig.add("other", 100);
+    *foreign.lock().unwrap() = Some(rig.lock("other", 0));
+    let scope = in_scope(0, |_| drop(rig.lock("vae", 100)));
+    assert_eq!(only_window(&scope).2, Validity::Invalid(InvalidReason::ForeignLockAtOpen));
 }
 
 #[test]

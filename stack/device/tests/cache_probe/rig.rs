@@ -71,12 +71,26 @@ impl Wishes {
     }
 
     pub(crate) fn rig(self) -> Rig {
+        obey();
         let card = SimulatedCard::new(self.card);
         let parts = DeviceParts::simulated(&card, Settings::of_kind(self.allocator));
         let device = DeviceParts { hook: self.hook, ..parts }.build();
         let settings = CacheSettings { floor_bytes: self.floor_mib * MIB, cap: self.cap, wait_for_room: self.wait };
         let cache = Cache::new(device.clone(), settings);
         Rig { card, device, cache }
+    }
+}
+
+/// Under the feature `mutants`, the variable `HEADROOM_MUTANT` names the wrong decision that these tests must notice.
+pub(crate) fn obey() {
+    #[cfg(feature = "mutants")]
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            if let Ok(name) = std::env::var("HEADROOM_MUTANT") {
+                assert!(headroom_base::mutants::choose(&name), "no mutant is named {name}");
+            }
+        });
     }
 }
 
