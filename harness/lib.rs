@@ -2,11 +2,13 @@
 
 pub mod cli;
 
+pub mod advise;
 pub mod bench;
 pub mod catalogue;
 pub mod checks;
 pub mod pricing;
 pub mod recorded;
+pub mod replay;
 pub mod run;
 pub mod shard;
 pub mod trials;

@@ -1,5 +1,6 @@
 //! The command line: one file a command, one way to print, one way to fail.
 
+mod advise;
 pub mod args;
 mod check;
 mod chosen;
@@ -66,6 +67,7 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
         Some(Command::Estimate(args)) => estimate::estimate(args, &catalogue()?, terminal),
         Some(Command::Schema) => check::schema(terminal),
         Some(Command::Devices(args)) => devices::devices(args, &catalogue()?, terminal),
+        Some(Command::Advise(args)) => advise::advise(args, &catalogue()?, terminal),
         Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
         Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),
     }
