@@ -1,12 +1,12 @@
 //! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
 
-use headroom_base::{Bytes, Case, MIB, Residency, Validity};
+use headroom_base::{AllocatorKind, Bytes, Case, MIB, Residency, Validity};
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
-use super::{CheckError, Evidence, ensure, place};
+use super::{CheckError, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{Bench, Calibration, Ground, MeasuredModel, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
 
@@ -25,16 +25,28 @@ pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
         let measured = MeasuredModel { model, lines: &lines };
         let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
         for line in &lines {
-            let Some(case) = largest_measured(&calibration, line.cases.as_slice()) else { continue };
-            evidence.absorb(check_case(subject, model, &case, &calibration, ground)?);
+            let Some((smallest, largest)) = measured_ends(&calibration, line.cases.as_slice()) else { continue };
+            let tried = Tried { model, case: largest, first: smallest };
+            evidence.absorb(check_case(subject, tried, &calibration, ground)?);
         }
     }
     Ok(evidence)
 }
 
-fn largest_measured(calibration: &Calibration, cases: &[Case]) -> Option<Case> {
-    let measured = calibration.windows.iter().filter(|window| cases.contains(&window.case));
-    measured.max_by_key(|window| window.cost_units).map(|window| window.case)
+/// The smallest and the largest case of a line that were measured.
+fn measured_ends(calibration: &Calibration, cases: &[Case]) -> Option<(Case, Case)> {
+    let measured = || calibration.windows.iter().filter(|window| cases.contains(&window.case));
+    let smallest = measured().min_by_key(|window| window.cost_units)?;
+    let largest = measured().max_by_key(|window| window.cost_units)?;
+    Some((smallest.case, largest.case))
+}
+
+/// What is tried: a case, after the case of its line that a calibration runs first has set the libraries up.
+#[derive(Clone, Copy)]
+struct Tried<'a> {
+    model: &'a Model,
+    case: Case,
+    first: Case,
 }
 
 /// What a trial on a card of some size came to.
@@ -46,23 +58,36 @@ enum Trial {
 
 fn check_case(
     subject: &Subject<'_>,
-    model: &Model,
-    case: &Case,
+    tried: Tried<'_>,
     calibration: &Calibration,
     ground: Ground<'_>,
 ) -> Result<Evidence, CheckError> {
-    let (estimate, _) = price_after(subject, model, case, calibration, ground)?;
-    let base = baseline(subject, model, case)?;
+    let Tried { model, case, .. } = tried;
+    let (estimate, _) = price_after(subject, model, &case, calibration, ground)?;
+    let base = baseline(subject, tried)?;
     let what = || format!("{} {case}", place(subject));
-    let enough = base.taken_bytes + estimate.reservation_bytes;
-    let outcome = try_on(subject, model, case, enough, estimate.reservation_bytes)?;
+    let mut evidence = Evidence::default();
+    let mut reserved = estimate.reservation_bytes;
+    if subject.allocator == AllocatorKind::CudaMallocAsync {
+        // What the pool's bound charges depends on what ran before, which is not what ran before in the calibration.
+        let here = demand_after_first(subject, tried)?;
+        if here > reserved {
+            let note =
+                "more is needed after another history of the stream-ordered pool, of which only a bound is known";
+            evidence.notes.push(format!("{} {case}: {note} ({})", place(subject), reserved_and_needed(reserved, here)));
+            reserved = here;
+        }
+    }
+    let enough = base.taken_bytes + reserved;
+    let outcome = try_on(subject, tried, enough, estimate.reservation_bytes)?;
     ensure(matches!(outcome, Trial::Completed), || {
-        format!("{}: weights, context and reservation ({}) are not enough", what(), Bytes(enough))
+        let source = estimate.source.name();
+        format!("{}: weights, context and reservation ({}, {source}) are not enough", what(), Bytes(enough))
     })?;
-    let windows = calibration.windows.iter().filter(|window| window.case == *case);
+    let windows = calibration.windows.iter().filter(|window| window.case == case);
     let peak = windows.map(|window| window.measurement.deltas.allocated_peak_bytes).min().unwrap_or(0);
     let too_little = (base.allocated_bytes + peak).saturating_sub(PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
-    let outcome = try_on(subject, model, case, too_little, 0)?;
+    let outcome = try_on(subject, tried, too_little, 0)?;
     ensure(matches!(outcome, Trial::OutOfMemory), || {
         format!("{}: it completed on {}, a page less than what is allocated at the peak", what(), Bytes(too_little))
     })?;
@@ -71,7 +96,7 @@ fn check_case(
     while completes - fails > 1 {
         let middle = fails.midpoint(completes);
         seen += 1;
-        match try_on(subject, model, case, middle * PAGE_BYTES, 0)? {
+        match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
             Trial::OutOfMemory => fails = middle,
             Trial::Completed => completes = middle,
             Trial::CompletedWithRetries => {
@@ -88,7 +113,18 @@ fn check_case(
         Bytes(peak),
         Bytes(estimate.reservation_bytes)
     );
-    Ok(Evidence { notes: vec![note], seen, ..Evidence::default() })
+    evidence.notes.push(note);
+    evidence.seen += seen;
+    Ok(evidence)
+}
+
+/// What the case needs on an ample card after the first case of its line.
+fn demand_after_first(subject: &Subject<'_>, tried: Tried<'_>) -> Result<u64, CheckError> {
+    let bench = lone(subject, subject.device.memory_bytes)?;
+    run(&bench, tried.model, &tried.first, 0, false)?;
+    let report = run(&bench, tried.model, &tried.case, 0, true)?;
+    let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", tried.case)))?;
+    Ok(measurement.demand_bytes)
 }
 
 /// What a card holds before the operation.
@@ -99,11 +135,11 @@ struct Baseline {
     allocated_bytes: u64,
 }
 
-fn baseline(subject: &Subject<'_>, model: &Model, case: &Case) -> Result<Baseline, CheckError> {
+fn baseline(subject: &Subject<'_>, tried: Tried<'_>) -> Result<Baseline, CheckError> {
     let bench = lone(subject, subject.device.memory_bytes)?;
-    run(&bench, model, case, 0, false)?;
+    run(&bench, tried.model, &tried.first, 0, false)?;
     let cache = bench.session.cache();
-    let inputs = bench.session.prepare(&model.key, *case)?;
+    let inputs = bench.session.prepare(&tried.model.key, tried.case)?;
     let failed = |error: headroom_device::DriverError| CheckError::violated(error.to_string());
     cache.device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     let counters = cache.device().counters().map_err(failed)?;
@@ -128,15 +164,10 @@ fn run(bench: &Bench<'_>, model: &Model, case: &Case, working: u64, measured: bo
 }
 
 /// Runs the case on a card of `memory_bytes` whose libraries are warm.
-fn try_on(
-    subject: &Subject<'_>,
-    model: &Model,
-    case: &Case,
-    memory_bytes: u64,
-    working_bytes: u64,
-) -> Result<Trial, CheckError> {
+fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_bytes: u64) -> Result<Trial, CheckError> {
+    let Tried { model, case, .. } = tried;
     let bench = lone(subject, subject.device.memory_bytes)?;
-    run(&bench, model, case, 0, false)?;
+    run(&bench, tried.model, &tried.first, 0, false)?;
     bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     let held = bench.card.held_bytes() + subject.device.context_bytes;
     if held > memory_bytes {
@@ -144,7 +175,7 @@ fn try_on(
     }
     bench.card.change(|settings| settings.total_bytes = memory_bytes);
     let before = bench.session.cache().models();
-    let outcome = run(&bench, model, case, working_bytes, true);
+    let outcome = run(&bench, model, &case, working_bytes, true);
     let what = || format!("{} {case} on {}", place(subject), Bytes(memory_bytes));
     match outcome {
         Ok(report) => {
