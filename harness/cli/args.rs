@@ -229,13 +229,19 @@ pub struct ProgramArgs {
 pub struct ReplayArgs {
     /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message.
     pub file: PathBuf,
-    /// The card's memory to judge by.
+    /// The memory to judge by: what the process may take, so the card's less its context and other processes.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
+    /// The device of a snapshot; the one that held most if not given.
+    #[arg(long, value_name = "NUMBER")]
+    pub device: Option<i64>,
+    /// Another setting to try, as PYTORCH_ALLOC_CONF has it, such as `max_split_size_mb:64`.
+    #[arg(long = "setting", value_name = "KEY:VALUE")]
+    pub settings: Vec<String>,
     /// Leave the paths of source files out.
     #[arg(long)]
     pub redact: bool,
-    /// Write a chart here.
+    /// Write a page with charts here, for a snapshot.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON.

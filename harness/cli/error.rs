@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use headroom_calibration::{ShippedError, StoreError};
+use headroom_device::allocator::SettingsError;
 use headroom_family::FamilyError;
 use headroom_reports::import_windows::ImportError;
 use headroom_reports::merge::MergeError;
@@ -13,6 +14,7 @@ use super::exit::Exit;
 use super::options::OptionError;
 use crate::catalogue::CatalogueError;
 use crate::recorded::RecordedError;
+use crate::replay::{MaterialError, ReplayError};
 
 /// Every way in which a command can fail. A check that does not hold is no failure of the command: it is a result.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +59,20 @@ pub enum CliError {
         /// Why.
         source: ShippedError,
     },
+    /// A file cannot be replayed.
+    #[error("{0}")]
+    Material(#[from] MaterialError),
+    /// A recording lacks what a replay needs.
+    #[error("{}: {source}", path.display())]
+    Replay {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ReplayError,
+    },
+    /// A setting of the allocator is wrong.
+    #[error("{0}")]
+    Setting(#[from] SettingsError),
     /// A store of measurements cannot be used.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -89,6 +105,9 @@ impl CliError {
             | Self::Import(_)
             | Self::Recorded(_)
             | Self::Shipped { .. }
+            | Self::Material(_)
+            | Self::Replay { .. }
+            | Self::Setting(_)
             | Self::Store(_) => Exit::BadInput,
         }
     }

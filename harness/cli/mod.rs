@@ -10,6 +10,7 @@ mod estimate;
 mod exit;
 mod options;
 mod plan;
+mod replay;
 mod run;
 mod ship;
 mod terminal;
@@ -68,6 +69,7 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
         Some(Command::Schema) => check::schema(terminal),
         Some(Command::Devices(args)) => devices::devices(args, &catalogue()?, terminal),
         Some(Command::Advise(args)) => advise::advise(args, &catalogue()?, terminal),
+        Some(Command::Replay(args)) => replay::replay(args, terminal),
         Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
         Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),
     }
