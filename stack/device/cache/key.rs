@@ -10,29 +10,33 @@ use headroom_base::mutant;
 /// `model` or `model:submodel`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelKey {
-    model: Arc<str>,
-    submodel: Option<Arc<str>>,
+    /// Both parts with a colon between them.
+    text: Arc<str>,
+    /// Where the colon is; at the end where there is no submodel.
+    colon: usize,
 }
 
 impl ModelKey {
     /// A whole model.
     pub fn model(model: impl AsRef<str>) -> Self {
-        Self { model: Arc::from(model.as_ref()), submodel: None }
+        let model = model.as_ref();
+        Self { text: Arc::from(model), colon: model.len() }
     }
 
     /// A part of a model.
     pub fn submodel(model: impl AsRef<str>, submodel: impl AsRef<str>) -> Self {
-        Self { model: Arc::from(model.as_ref()), submodel: Some(Arc::from(submodel.as_ref())) }
+        let (model, submodel) = (model.as_ref(), submodel.as_ref());
+        Self { text: Arc::from(format!("{model}:{submodel}")), colon: model.len() }
     }
 
     /// The model, without the part.
     pub fn model_name(&self) -> &str {
-        &self.model
+        &self.text[..self.colon]
     }
 
     /// The part, if it is one.
     pub fn submodel_name(&self) -> Option<&str> {
-        self.submodel.as_deref()
+        self.text.get(self.colon + 1..)
     }
 }
 
@@ -41,10 +45,7 @@ impl FromStr for ModelKey {
 
     /// The part is what follows the first colon.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text.split_once(':') {
-            Some((model, submodel)) => Self::submodel(model, submodel),
-            None => Self::model(text),
-        })
+        Ok(Self { text: Arc::from(text), colon: text.find(':').unwrap_or(text.len()) })
     }
 }
 
@@ -57,15 +58,31 @@ impl From<&str> for ModelKey {
 
 impl fmt::Display for ModelKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let submodel = mutant!(
+        f.pad(mutant!(
             "submodel_dropped_from_a_key",
             "people cannot tell which part of a pipeline holds the memory",
-            right: self.submodel.as_ref(),
-            wrong: None::<&Arc<str>>,
-        );
-        match submodel {
-            Some(submodel) => f.pad(&format!("{}:{submodel}", self.model)),
-            None => f.pad(&self.model),
+            right: &self.text,
+            wrong: self.model_name(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_same_however_it_was_made_and_prints_whole() {
+        for (key, model, submodel) in [
+            (ModelKey::from("flux:vae"), "flux", Some("vae")),
+            (ModelKey::submodel("flux", "vae"), "flux", Some("vae")),
+            (ModelKey::from("flux"), "flux", None),
+            (ModelKey::model("flux"), "flux", None),
+            (ModelKey::from("a:b:c"), "a", Some("b:c")),
+        ] {
+            assert_eq!((key.model_name(), key.submodel_name()), (model, submodel));
+            assert_eq!(ModelKey::from(key.to_string().as_str()), key);
         }
+        assert_ne!(ModelKey::from("flux"), ModelKey::submodel("flux", ""));
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Locking<'a> {
     /// Present except in the middle of a wait.
     pub(super) state: Option<MutexGuard<'a, State>>,
     pub(super) slot: Slot,
-    pub(super) key: ModelKey,
+    pub(super) key: &'a ModelKey,
     pub(super) request: Request,
     pub(super) events: Vec<Event>,
     pub(super) moves: Vec<Move>,
@@ -74,7 +74,7 @@ impl<'a> Locking<'a> {
         cache: &'a Cache,
         state: MutexGuard<'a, State>,
         slot: Slot,
-        key: ModelKey,
+        key: &'a ModelKey,
         request: Request,
     ) -> Self {
         let figures = DeviceFigures {
@@ -238,10 +238,8 @@ impl<'a> Locking<'a> {
     }
 
     fn passed(&mut self) {
-        let Self { state, key, .. } = self;
-        if let Some(state) = state {
-            state.said.passed(key);
-        }
+        let key = self.key;
+        self.state().said.passed(key);
     }
 
     fn report(&mut self, budget: Budget) -> LockReport {

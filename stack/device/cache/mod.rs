@@ -184,6 +184,16 @@ impl Cache {
         self.lock_in(key, working_bytes, scope.as_ref())
     }
 
+    /// [`lock`](Self::lock) without asking which scope the thread works for: what that question costs can be measured
+    /// against it. Inside a scope it is a foreign lock.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    #[doc(hidden)]
+    pub fn lock_outside_scopes(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
+        self.lock_in(key, working_bytes, None)
+    }
+
     /// Drops a model: now, or with its last lock where it is in use.
     ///
     /// # Errors
@@ -258,7 +268,7 @@ impl Cache {
         let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
         let entry = state.entry_mut(slot);
         entry.holders.push(thread);
-        let (key, compute) = (entry.key.clone(), entry.compute);
+        let compute = entry.compute;
         let measured = scope.filter(|_| compute == ComputeOn::Device).zip(working_bytes);
         let allowance_bytes = mutant!(
             "measuring_allowance_left_out",
@@ -270,8 +280,7 @@ impl Cache {
         let request = Request { asked_bytes, measured: measured.is_some(), thread };
         let mut locking = Locking::new(self, state, slot, key, request);
         let outcome = if compute == ComputeOn::Host { locking.on_host() } else { locking.run() };
-        let (outcome, key) = self.finish_lock(locking, outcome);
-        let report = outcome?;
+        let report = self.finish_lock(locking, outcome)?;
         let missing_bytes = report.missing_bytes;
         let scope_id = scope.map(Scope::id);
         let mut guard = LockedModel::new(
@@ -283,7 +292,7 @@ impl Cache {
         }
         if let Some((scope, estimate_bytes)) = measured {
             let pins = self.pin_locked();
-            guard.set_window(Registration::open(self.device(), scope, &key, estimate_bytes, missing_bytes, pins));
+            guard.set_window(Registration::open(self.device(), scope, key, estimate_bytes, missing_bytes, pins));
         }
         Ok(guard)
     }
@@ -293,7 +302,7 @@ impl Cache {
         &self,
         mut locking: Locking<'_>,
         outcome: Result<LockReport, CacheError>,
-    ) -> (Result<LockReport, CacheError>, ModelKey) {
+    ) -> Result<LockReport, CacheError> {
         let (slot, thread) = (locking.slot, locking.request.thread);
         let entry = locking.state().entry_mut(slot);
         let locks = entry.holders.len();
@@ -328,7 +337,7 @@ impl Cache {
         }
         // A failed observer has marked the open windows; the lock stands.
         let _ = self.tell(events);
-        (outcome, key)
+        outcome
     }
 
     /// A model that is locked beside open windows of the same scope stays in host memory until they close.

@@ -150,9 +150,9 @@ impl Locking<'_> {
     /// Moves a model's pieces to host memory and remembers the move.
     pub(super) fn offload(&mut self, slot: Slot, amount: Amount) -> Result<(), CacheError> {
         let cache = self.cache;
-        let key = self.key.clone();
+        let key = self.key;
         let state = self.state.as_mut().expect("the cache is held except in a wait");
-        let bytes = cache.offload_pieces(state, slot, amount).map_err(|error| error.of(&key))?;
+        let bytes = cache.offload_pieces(state, slot, amount).map_err(|error| error.of(key))?;
         let entry = state.entry(slot);
         let remaining_bytes = entry.resident_bytes;
         match self.moves.last_mut().filter(|last| last.key == entry.key) {

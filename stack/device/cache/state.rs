@@ -1,8 +1,7 @@
 //! Everything a cache knows, under its one lock.
 
-use std::collections::HashMap;
-
 use headroom_base::mutant;
+use rustc_hash::FxHashMap;
 
 use super::ModelKey;
 use super::entry::Entry;
@@ -15,7 +14,7 @@ pub(super) type Slot = usize;
 #[derive(Debug, Default)]
 pub(super) struct State {
     slots: Vec<Option<Entry>>,
-    index: HashMap<ModelKey, Slot>,
+    index: FxHashMap<ModelKey, Slot>,
     free: Vec<Slot>,
     pub(super) said: Said,
     /// Locks that have ended: what a waiting lock looks at after it looked away.
