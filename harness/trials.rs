@@ -21,6 +21,8 @@ enum What {
     Simulated { device: usize, check: Simulated },
     /// A check on cards of the size it chooses itself, under each allocator of the largest device.
     Fitted(Simulated),
+    /// The windows recorded on a real card.
+    Recorded,
     /// A scripted cache scenario.
     Scenario { index: usize },
     /// A check on the attached GPU.
@@ -95,17 +97,21 @@ pub fn trials(world: &Arc<World>) -> Vec<Trial> {
             ON_EACH_DEVICE.into_iter().for_each(|check| add(What::Simulated { device, check }));
         }
         ON_FITTED_CARDS.into_iter().for_each(|check| add(What::Fitted(check)));
+        if world.is_recorded(&value.name) {
+            add(What::Recorded);
+        }
         ON_A_GPU.into_iter().for_each(|check| add(What::Gpu { check }));
     }
     trials
 }
 
 /// How many trials a family must have, counted from its file.
-pub fn expected_trials(family: &Family) -> usize {
+pub fn expected_trials(family: &Family, is_recorded: bool) -> usize {
     if family.models.is_empty() {
         return family.regressions.len();
     }
-    family.regressions.len() + family.devices.len() * ON_EACH_DEVICE.len() + ON_FITTED_CARDS.len() + ON_A_GPU.len()
+    let on_devices = family.devices.len() * ON_EACH_DEVICE.len();
+    family.regressions.len() + on_devices + ON_FITTED_CARDS.len() + usize::from(is_recorded) + ON_A_GPU.len()
 }
 
 impl Trial {
@@ -119,6 +125,7 @@ impl Trial {
         match self.what {
             What::Simulated { device, .. } => &self.family().devices[device].name,
             What::Fitted(_) => "fitted",
+            What::Recorded => checks::RECORDED_DEVICE,
             What::Scenario { .. } => "scripted",
             What::Gpu { .. } => "gpu",
         }
@@ -129,6 +136,7 @@ impl Trial {
         match self.what {
             What::Simulated { check, .. } | What::Fitted(check) => check.name,
             What::Scenario { index } => &self.family().regressions[index].name,
+            What::Recorded => "recorded",
             What::Gpu { check } => check,
         }
     }
@@ -194,6 +202,10 @@ impl Trial {
         let ground = self.world.ground();
         match self.what {
             What::Scenario { index } => checks::scenario(&family.regressions[index]),
+            What::Recorded => {
+                let report = self.world.recorded().map_err(CheckError::violated)?;
+                checks::recorded(report, &family.name, ground.built_ins, ground.versions)
+            }
             What::Simulated { device, check } => on_every_allocator(family, &family.devices[device], check, ground),
             What::Fitted(check) => {
                 let largest = family.devices.iter().max_by_key(|device| device.memory_bytes);

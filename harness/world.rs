@@ -1,12 +1,18 @@
 //! What every trial shares: the families, the shipped coefficients, the estimators.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use headroom_calibration::{BuiltIns, EstimatorVersions};
 
 use crate::bench::Ground;
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::pricing::estimator_versions;
+use crate::recorded::recorded_windows;
+use headroom_reports::Report;
+
+/// The windows recorded on a real card that families are held against, wherever the program runs.
+const RECORDED: (&str, &str) = ("windows.jsonl", include_str!("../tests/data/h200/windows.jsonl"));
 
 /// Everything that is the same for all trials of a run.
 #[derive(Debug)]
@@ -14,6 +20,7 @@ pub struct World {
     /// The families.
     pub catalogue: Catalogue,
     versions: EstimatorVersions,
+    recorded: OnceLock<Result<Report, String>>,
 }
 
 impl World {
@@ -24,11 +31,26 @@ impl World {
     pub fn load(folder: Option<&Path>) -> Result<Self, CatalogueError> {
         let catalogue = Catalogue::load(folder)?;
         let versions = estimator_versions(catalogue.families());
-        Ok(Self { catalogue, versions })
+        Ok(Self { catalogue, versions, recorded: OnceLock::new() })
     }
 
     /// What checks know beside their subject.
     pub fn ground(&self) -> Ground<'_> {
         Ground { built_ins: BuiltIns::compiled_in(), versions: &self.versions }
+    }
+
+    /// The windows recorded on a real card, priced by these families.
+    ///
+    /// # Errors
+    /// When a recorded family is none of these families' models.
+    pub fn recorded(&self) -> Result<&Report, &str> {
+        let (name, text) = RECORDED;
+        let read = || recorded_windows(&self.catalogue, name, text).map_err(|error| error.to_string());
+        self.recorded.get_or_init(read).as_ref().map_err(String::as_str)
+    }
+
+    /// Whether a family's models were measured in the recording.
+    pub fn is_recorded(&self, family: &str) -> bool {
+        self.recorded().is_ok_and(|report| !crate::checks::windows_of(report, family).is_empty())
     }
 }

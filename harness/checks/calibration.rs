@@ -1,7 +1,7 @@
 //! Calibrate, fit, estimate: what was measured is covered, inside the range by exactly the fit, and by not much more.
 
 use headroom_base::{AllocatorKind, Bytes, Case, Estimate, Origin, Residency, Source, Validity, Verdict};
-use headroom_calibration::{Counted, Record, Uncounted, UnitRange};
+use headroom_calibration::{Counted, Record, Uncounted};
 use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_reports::{AttemptRecord, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
@@ -180,7 +180,7 @@ pub(super) fn summary_of(subject: &Subject<'_>, calibration: &Calibration, groun
     let fits = calibration.knowledge.fits().lines().map(|(line, user)| FitRecord {
         line: line.clone(),
         environment: subject.environment(),
-        range: UnitRange { ..user.fit.range },
+        range: user.fit.range,
         user: Some(user.fit.coefficients.clone()),
         built_in: ground
             .built_ins

@@ -6,6 +6,7 @@ mod perturbed;
 mod pipeline;
 mod plan;
 mod reconcile;
+mod recorded;
 mod scenario;
 mod scripted;
 
@@ -25,6 +26,7 @@ pub use perturbed::perturbed;
 pub use pipeline::pipeline;
 pub use plan::plan;
 pub use reconcile::reconcile;
+pub use recorded::{RECORDED_DEVICE, recorded, windows_of};
 pub use scenario::scenario;
 pub use scripted::scripted;
 
