@@ -240,7 +240,7 @@ mod tests {
         let worst = |samples: &[Sample], method| {
             Score::of(&leave_one_size_out(&line(samples.to_vec()), method)).unwrap().over_worst
         };
-        assert!(worst(&samples, Method::AnchoredPrediction) < 0.021);
+        assert!(worst(&samples, Method::AnchoredPrediction) < 0.031);
         assert!(worst(&samples, Method::Envelope) > 0.4);
         samples[0].predicted_bytes = None;
         assert_eq!(worst(&samples, Method::AnchoredPrediction), worst(&samples, Method::Envelope));
