@@ -3,6 +3,7 @@
 //! Everything here is a pure function over values, except [`output::OutputFolder`], the one owner of
 //! a folder that is written to, and the `read` functions that open one named file.
 
+pub mod family_summary;
 pub mod format;
 pub mod html;
 pub mod import_public;
@@ -19,10 +20,10 @@ pub mod snapshot;
 pub mod summary;
 pub mod verdicts;
 
+pub use family_summary::{Coverage, EstimateRecord, FamilySummary, FitRecord, Tally};
 pub use format::{FORMAT_VERSION, ReadReportError, read_report};
 pub use output::{OutputError, OutputFolder};
 pub use redact::Redaction;
 pub use report::{
-    AttemptRecord, Check, Coverage, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, MutantGrade, MutantReport,
-    Outcome, Provenance, Report, Tally, Trust, WindowRecord,
+    AttemptRecord, Check, DeviceRecord, MutantGrade, MutantReport, Outcome, Provenance, Report, Trust, WindowRecord,
 };

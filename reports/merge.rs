@@ -103,26 +103,24 @@ fn merged_attempts(reports: &[Report]) -> Result<Vec<AttemptRecord>, MergeError>
 }
 
 /// What makes a window the same one in two reports: its attempt, run and try. A window of no attempt is
-/// known by all it says, and by how often the report said that before.
-type WindowKey = (Option<AttemptId>, u32, u32, String, usize);
+/// known by its report, by all it says, and by how often the report said that before.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum WindowKey {
+    OfAttempt(AttemptId, u32, u32),
+    OfReport(Option<String>, String, usize),
+}
 
 fn merged_windows(reports: &[Report]) -> Result<Vec<WindowRecord>, MergeError> {
     let mut merged: BTreeMap<WindowKey, WindowRecord> = BTreeMap::new();
     for report in reports {
-        let owners: BTreeMap<&AttemptId, &str> =
-            report.attempts.iter().map(|record| (&record.attempt.id, record.report_id.as_str())).collect();
-        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        let mut names = WindowNames::of(report);
         for record in &report.windows {
             let mut record = record.clone();
-            let owner = record.window.attempt_id.as_ref().and_then(|id| owners.get(id).copied());
-            if let (Some(id), Some(owner)) = (&mut record.window.attempt_id, owner) {
-                *id = full_name(id, owner);
-            }
-            let key = window_key(&record, owner.is_some(), &mut seen);
+            let key = names.key(&mut record);
             match merged.get(&key) {
                 Some(known) if known.window != record.window => {
                     let what = format!("run {} of {}", record.window.run, record.window.model);
-                    return Err(MergeError::SameIdOtherContent { report_id: owner.unwrap_or_default().into(), what });
+                    return Err(MergeError::SameIdOtherContent { report_id: names.report_of(&record), what });
                 }
                 Some(known) if as_text(known) <= as_text(&record) => {}
                 _ => drop(merged.insert(key, record)),
@@ -132,15 +130,48 @@ fn merged_windows(reports: &[Report]) -> Result<Vec<WindowRecord>, MergeError> {
     Ok(merged.into_values().collect())
 }
 
-fn window_key(record: &WindowRecord, owned: bool, seen: &mut BTreeMap<String, usize>) -> WindowKey {
-    let window = &record.window;
-    if owned {
-        return (window.attempt_id.clone(), window.run, window.retry, String::new(), 0);
+/// What windows of one report are called in the merged one.
+struct WindowNames<'a> {
+    /// Attempt → its report, by the attempt's name here and by its full one.
+    owners: BTreeMap<AttemptId, &'a str>,
+    /// The report itself; none where it is merged already, because then its windows say it.
+    report_id: Option<&'a str>,
+    seen: BTreeMap<(Option<String>, String), usize>,
+}
+
+impl<'a> WindowNames<'a> {
+    fn of(report: &'a Report) -> Self {
+        let owners = report.attempts.iter().flat_map(|record| {
+            let (id, owner) = (&record.attempt.id, record.report_id.as_str());
+            [(id.clone(), owner), (full_name(id, owner), owner)]
+        });
+        let report_id = match &report.provenance[..] {
+            [only] => Some(only.report_id.as_str()),
+            _ => None,
+        };
+        Self { owners: owners.collect(), report_id, seen: BTreeMap::new() }
     }
-    let text = as_text(window);
-    let before = seen.entry(text.clone()).or_default();
-    *before += 1;
-    (window.attempt_id.clone(), window.run, window.retry, text, *before)
+
+    /// Gives a window its full name and says what makes it the same one elsewhere.
+    fn key(&mut self, record: &mut WindowRecord) -> WindowKey {
+        let owner = record.window.attempt_id.as_ref().and_then(|id| self.owners.get(id).copied());
+        if let (Some(id), Some(owner)) = (&mut record.window.attempt_id, owner) {
+            *id = full_name(id, owner);
+            return WindowKey::OfAttempt(id.clone(), record.window.run, record.window.retry);
+        }
+        if record.report_id.is_none() {
+            record.report_id = self.report_id.map(str::to_owned);
+        }
+        let name = (record.report_id.clone(), as_text(&record.window));
+        let before = self.seen.entry(name.clone()).or_default();
+        *before += 1;
+        WindowKey::OfReport(name.0, name.1, *before)
+    }
+
+    fn report_of(&self, record: &WindowRecord) -> String {
+        let owner = record.window.attempt_id.as_ref().and_then(|id| self.owners.get(id));
+        owner.map_or_else(String::new, ToString::to_string)
+    }
 }
 
 fn merged_mutants(reports: &[Report]) -> Option<MutantReport> {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use headroom_base::Bytes;
 
-use crate::report::{Check, EstimateRecord, FamilySummary, Outcome, Report, Tally};
+use crate::family_summary::{EstimateRecord, FamilySummary, Tally};
+use crate::report::{Check, Outcome, Report};
 
 /// GitHub refuses a step summary above 1 MiB; other jobs of the step need room too.
 pub const LARGEST_SUMMARY_BYTES: usize = 512 << 10;

@@ -9,7 +9,8 @@ use headroom_calibration::Coefficients;
 use super::chart::{Chart, Dot};
 use super::escape::Escaped;
 use super::table::{Cell, Column, table};
-use crate::report::{EstimateRecord, FamilySummary, FitRecord, Report, WindowRecord};
+use crate::family_summary::{EstimateRecord, FamilySummary, FitRecord};
+use crate::report::{Report, WindowRecord};
 use crate::summary::{ratio, share};
 
 /// What one chart is about: a device, a line, an environment.

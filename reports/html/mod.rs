@@ -1,9 +1,13 @@
 //! A report as one page that needs nothing else: no scripts, no fonts, no files beside it.
 
+mod axes;
 mod chart;
 mod escape;
 mod families;
+mod replay;
 mod table;
+
+pub use replay::{Replay, ReplayRow, replay_page};
 
 use std::fmt::Write as _;
 
@@ -13,26 +17,29 @@ use crate::report::{Check, Outcome, Report, WindowRecord};
 use escape::Escaped;
 use table::{Cell, Column, table};
 
-/// The page.
+/// The page of a report.
 pub fn to_html(report: &Report) -> String {
-    let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     let verdict = if report.holds() { "all holds" } else { "something does not hold" };
-    let _ = write!(
-        page,
-        "<title>headroom: {verdict}</title>\n<style>\n{}</style></head><body>\n",
-        include_str!("style.css")
-    );
     let mark = if report.holds() { "good" } else { "bad" };
-    let _ = writeln!(page, "<h1>headroom: <span class=\"{mark}\">{verdict}</span></h1>");
-    page.push_str(&origin(report));
-    page.push_str(&trials(&report.trials));
-    page.push_str(&mutants(report));
-    page.push_str(&families::sections(report));
-    page.push_str(&windows(&report.windows));
-    page.push_str(&attempts(report));
-    page.push_str("</body></html>\n");
-    page
+    let mut body = format!("<h1>headroom: <span class=\"{mark}\">{verdict}</span></h1>\n");
+    body.push_str(&origin(report));
+    body.push_str(&trials(&report.trials));
+    body.push_str(&mutants(report));
+    body.push_str(&families::sections(report));
+    body.push_str(&windows(&report.windows));
+    body.push_str(&attempts(report));
+    page(&format!("headroom: {verdict}"), &body)
+}
+
+/// A page around a body that is markup already.
+fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n<style>\n{}</style></head>\n<body>\n{body}\
+         </body></html>\n",
+        Escaped(title),
+        include_str!("style.css")
+    )
 }
 
 fn origin(report: &Report) -> String {

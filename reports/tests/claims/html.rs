@@ -3,11 +3,14 @@
 use crate::recorded::h200;
 use headroom_base::{AllocatorKind, Case, DType, Estimate, Operation, Origin, Source};
 use headroom_calibration::{Coefficients, UnitRange};
+use headroom_reports::html::{Replay, ReplayRow};
+use headroom_reports::snapshot::{self, Moment};
 use headroom_reports::{
     Check, EstimateRecord, FamilySummary, FitRecord, MutantGrade, MutantReport, Outcome, Report, html,
 };
 
 crate::claims![
+    a_replay_page_shows_every_setting_what_is_stranded_and_every_peak,
     the_page_needs_nothing_beside_it,
     nothing_from_outside_is_markup,
     every_row_has_a_cell_for_every_column,
@@ -133,4 +136,49 @@ fn what_is_not_covered_and_what_failed_stand_out_and_the_two_kinds_of_coverage_s
     assert!(page.contains("<span class=\"bad\">something does not hold</span>"));
     assert!(page.contains("<span class=\"bad\">survived</span>"));
     assert!(page.contains("<span class=\"muted\">unknown</span>"));
+}
+
+fn a_replay_page_shows_every_setting_what_is_stranded_and_every_peak() {
+    let snapshot = snapshot::read(&crate::recorded::data("h200/snapshot-oom-native.pickle.gz")).unwrap();
+    let (moments, stranded) = (snapshot.timeline(0), snapshot.stranded(0));
+    let row = |name: &str, reserved_peak_bytes, runs_out, is_bound: bool| ReplayRow {
+        name: name.into(),
+        environment: format!("PYTORCH_ALLOC_CONF={name}"),
+        allocated_peak_bytes: 1 << 30,
+        reserved_peak_bytes,
+        least_capacity_bytes: (!is_bound).then_some(reserved_peak_bytes),
+        runs_out,
+        is_bound,
+    };
+    let rows = [row("native", 10 << 30, Some(true), false), row(HOSTILE, 8 << 30, Some(false), true)];
+    let page = html::replay_page(&Replay {
+        title: HOSTILE,
+        warnings: &snapshot.warnings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        moments: &moments,
+        rows: &rows,
+        memory_bytes: Some(9 << 30),
+        stranded: Some(&stranded),
+    });
+    assert!(!page.contains("<script") && !page.contains("https://"));
+    assert_eq!(page.matches("<rect").count(), 2);
+    assert_eq!((page.matches("class=\"bar-bad\"").count(), page.matches("<polyline").count()), (1, 2));
+    assert!(page.contains("19 segments") && page.contains("≤ 8,192 MiB") && page.contains("never fits"));
+    assert!(page.contains("allocated before the first event"));
+    // The highest point of the reserved curve is the peak itself, whatever was left out between.
+    let many: Vec<Moment> = (0..50_000)
+        .map(|event| Moment { reserved_bytes: if event == 33_333 { 5 << 30 } else { 1 << 30 }, ..Moment::default() })
+        .collect();
+    let page = html::replay_page(&Replay {
+        title: "x",
+        warnings: &[],
+        moments: &many,
+        rows: &[],
+        memory_bytes: None,
+        stranded: None,
+    });
+    let curve = page.split("<polyline class=\"shipped\" points=\"").nth(1).unwrap().split('"').next().unwrap();
+    let heights: Vec<f64> =
+        curve.split_whitespace().map(|point| point.split_once(',').unwrap().1.parse().unwrap()).collect();
+    assert!(heights.len() <= 1_000);
+    assert_eq!(heights.iter().filter(|height| **height < heights[0]).count(), 1);
 }

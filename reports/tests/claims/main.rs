@@ -7,6 +7,7 @@ mod held_out;
 mod html;
 mod import_public;
 mod import_windows;
+mod merging;
 mod recorded;
 mod report_files;
 mod ship;
@@ -18,9 +19,18 @@ use libtest_mimic::{Arguments, Trial};
 type Claim = (&'static str, fn());
 
 fn every_claim() -> impl Iterator<Item = &'static Claim> {
-    [held_out::ALL, html::ALL, import_public::ALL, import_windows::ALL, report_files::ALL, ship::ALL, snapshots::ALL]
-        .into_iter()
-        .flatten()
+    [
+        held_out::ALL,
+        html::ALL,
+        import_public::ALL,
+        import_windows::ALL,
+        merging::ALL,
+        report_files::ALL,
+        ship::ALL,
+        snapshots::ALL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn main() {

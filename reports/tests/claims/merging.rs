@@ -1,0 +1,102 @@
+//! A merged report is the same whatever the order and grouping of its parts, and loses nothing of them.
+
+use headroom_reports::merge::{MergeError, merge};
+use headroom_reports::{Check, Outcome, Report, Trust};
+
+use crate::recorded::{h200, provenance, published};
+
+crate::claims![
+    a_merged_report_is_the_same_in_any_order_and_grouping,
+    nothing_is_lost_and_what_comes_twice_is_there_once,
+    equal_windows_of_no_attempt_from_two_machines_stay_two,
+    a_merged_report_reads_back_and_names_all_its_parts,
+    reports_that_say_different_things_under_one_name_are_not_merged,
+];
+
+/// A change to a report.
+type Change = fn(&mut Report);
+
+/// Three reports: the card's recordings, somebody's trials with windows of no attempt, published figures.
+fn parts() -> [Report; 3] {
+    let mut trials = Report::new(provenance("trials", Trust::Ci));
+    for (number, outcome) in Outcome::ALL.into_iter().enumerate() {
+        trials.trials.push(Check {
+            family: "sdxl".into(),
+            device: "card".into(),
+            check: format!("check {number}"),
+            outcome,
+            message: None,
+            notes: Vec::new(),
+            seconds: 0.5,
+        });
+    }
+    trials.windows = h200().windows.into_iter().take(3).collect();
+    for record in &mut trials.windows {
+        record.window.attempt_id = None;
+    }
+    // The same window seen twice in one report is two windows.
+    trials.windows.push(trials.windows[0].clone());
+    [h200(), trials, published().report]
+}
+
+fn a_merged_report_is_the_same_in_any_order_and_grouping() {
+    let [first, second, third] = parts();
+    let all = merge(&[first.clone(), second.clone(), third.clone()]).unwrap();
+    let pair = merge(&[second.clone(), first.clone()]).unwrap();
+    for reports in [
+        vec![third.clone(), first.clone(), second.clone()],
+        vec![pair.clone(), third.clone()],
+        vec![third.clone(), pair.clone(), second.clone()],
+        vec![all.clone()],
+        vec![all.clone(), all.clone(), first.clone()],
+    ] {
+        assert_eq!(merge(&reports).unwrap(), all);
+    }
+}
+
+fn nothing_is_lost_and_what_comes_twice_is_there_once() {
+    let parts = parts();
+    let merged = merge(&parts).unwrap();
+    let sum = |of: fn(&Report) -> usize| parts.iter().map(of).sum::<usize>();
+    assert_eq!(merged.windows.len(), sum(|report| report.windows.len()));
+    assert_eq!(merged.attempts.len(), sum(|report| report.attempts.len()));
+    assert_eq!(merged.trials.len(), sum(|report| report.trials.len()));
+    assert_eq!(merged.provenance.len(), sum(|report| report.provenance.len()));
+    let demands =
+        |report: &Report| report.windows.iter().map(|r| u128::from(r.window.measurement.demand_bytes)).sum::<u128>();
+    assert_eq!(demands(&merged), parts.iter().map(demands).sum::<u128>());
+}
+
+fn equal_windows_of_no_attempt_from_two_machines_stay_two() {
+    let [_, one, _] = parts();
+    let mut two = one.clone();
+    two.provenance[0].report_id = "other trials".into();
+    let merged = merge(&[one.clone(), two.clone()]).unwrap();
+    assert_eq!(merged.windows.len(), one.windows.len() + two.windows.len());
+    assert_eq!(merge(&[merged.clone(), two, one]).unwrap(), merged);
+}
+
+fn a_merged_report_reads_back_and_names_all_its_parts() {
+    let merged = merge(&parts()).unwrap();
+    let text = headroom_reports::output::to_json(&merged).unwrap();
+    let read = headroom_reports::format::parse_report(std::path::Path::new("merged.json"), &text).unwrap();
+    assert_eq!(read, merged);
+    let names: Vec<_> = read.provenance.iter().map(|from| from.report_id.as_str()).collect();
+    assert!(names.contains(&"h200") && names.contains(&"trials") && names.is_sorted());
+}
+
+fn reports_that_say_different_things_under_one_name_are_not_merged() {
+    let [first, ..] = parts();
+    let changes: [(&str, Change); 3] = [
+        ("where it comes from", |report| report.provenance[0].created = "2020-01-01T00:00:00Z".into()),
+        ("run 0", |report| report.windows[0].window.cost_units += 1),
+        ("attempt", |report| report.attempts[0].attempt.planned_runs += 1),
+    ];
+    for (what, change) in changes {
+        let mut other = first.clone();
+        change(&mut other);
+        let error = merge(&[first.clone(), other]).unwrap_err();
+        assert!(error.to_string().contains("`h200`") && error.to_string().contains(what), "{error}");
+    }
+    assert_eq!(merge(&[]), Err(MergeError::Nothing));
+}
