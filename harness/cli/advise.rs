@@ -97,7 +97,7 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
     ))?;
     terminal.line("≤: the driver's pool has no public policy; its figures are upper bounds.")?;
     let best = settings.iter().find(|setting| setting.allocator == *least);
-    for setting in best {
+    if let Some(setting) = best {
         let bound = if setting.is_bound { "at most " } else { "" };
         terminal.line(format!(
             "{least} needs the smallest card: {bound}{}. Set {}",

@@ -35,7 +35,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  headroom check families/sdxl.yaml")]
     Check(CheckArgs),
     /// Calibrate a family on a device and show the fit beside the built-in line.
-    #[command(after_help = "Example:\n  headroom calibrate --family sdxl --device 24GiB")]
+    #[command(after_help = "Example:\n  headroom calibrate --family sdxl --device 24GiB --store measurements")]
     Calibrate(PlanArgs),
     /// Say how much to reserve for one operation, and where the number comes from.
     #[command(
@@ -119,6 +119,9 @@ pub struct PlanArgs {
     /// The allocator.
     #[arg(long, default_value = "native")]
     pub allocator: AllocatorKind,
+    /// A folder of measurements: plans are priced from it, and a calibration is kept in it.
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -175,6 +178,12 @@ pub struct EstimateArgs {
     /// The allocator.
     #[arg(long)]
     pub allocator: AllocatorKind,
+    /// A folder of measurements; with it a calibration of the device prices first.
+    #[arg(long, value_name = "DIR", requires = "device")]
+    pub store: Option<PathBuf>,
+    /// The device whose measurements are meant, by name.
+    #[arg(long, value_name = "NAME", requires = "store")]
+    pub device: Option<String>,
 }
 
 /// Arguments of `advise`.

@@ -12,6 +12,7 @@ use headroom_reports::{OutputError, ReadReportError};
 
 use super::exit::Exit;
 use super::options::OptionError;
+use crate::bench::CalibrationError;
 use crate::catalogue::CatalogueError;
 use crate::recorded::RecordedError;
 use crate::replay::{MaterialError, ReplayError};
@@ -68,7 +69,7 @@ pub enum CliError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: ReplayError,
+        source: Box<ReplayError>,
     },
     /// A setting of the allocator is wrong.
     #[error("{0}")]
@@ -76,6 +77,9 @@ pub enum CliError {
     /// A store of measurements cannot be used.
     #[error("{0}")]
     Store(#[from] StoreError),
+    /// A calibration did not run to its end.
+    #[error("{0}")]
+    Calibration(#[from] Box<CalibrationError>),
     /// What was asked for is not there.
     #[error("{0}")]
     Unavailable(String),
@@ -89,9 +93,10 @@ pub enum CliError {
 
 impl CliError {
     /// The exit code.
-    pub const fn exit(&self) -> Exit {
+    pub fn exit(&self) -> Exit {
         match self {
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::Unavailable(_) => Exit::Unavailable,
+            Self::Calibration(error) if !matches!(**error, CalibrationError::Unpriced { .. }) => Exit::CheckFailed,
             Self::Store(StoreError::Io { .. } | StoreError::NotSynced { .. } | StoreError::Locked { .. })
             | Self::Output(_)
             | Self::Print(_) => Exit::Output,
@@ -108,7 +113,14 @@ impl CliError {
             | Self::Material(_)
             | Self::Replay { .. }
             | Self::Setting(_)
+            | Self::Calibration(_)
             | Self::Store(_) => Exit::BadInput,
         }
+    }
+}
+
+impl From<CalibrationError> for CliError {
+    fn from(error: CalibrationError) -> Self {
+        Self::Calibration(Box::new(error))
     }
 }

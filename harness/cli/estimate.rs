@@ -1,9 +1,11 @@
 //! `estimate`: how much to reserve for one operation, the parts of it, and where each comes from.
 
+use std::path::Path;
+
 use headroom_base::{
     AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey, Source,
 };
-use headroom_calibration::{Basis, BuiltIns, resolve};
+use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, resolve};
 use headroom_runners::programs;
 use serde::Serialize;
 
@@ -11,9 +13,11 @@ use super::args::EstimateArgs;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
+use super::plan::{device_named, record_of};
 use super::terminal::Terminal;
+use crate::bench::Subject;
 use crate::catalogue::Catalogue;
-use crate::pricing::{Priced, price_case};
+use crate::pricing::{Priced, estimator_versions, price_case};
 
 /// What is printed as JSON: the reservation with its parts, and what it rests on.
 #[derive(Serialize)]
@@ -46,7 +50,11 @@ pub(super) fn estimate(
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
     let chosen = Chosen::of(&args.case, catalogue)?;
-    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in());
+    let knowledge = match (&args.store, &args.device) {
+        (Some(folder), Some(device)) => Some(knowledge(&chosen, args.allocator, folder, device, catalogue)?),
+        _ => None,
+    };
+    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), knowledge.as_ref());
     if args.case.json {
         terminal.json(&answer)?;
     } else {
@@ -55,7 +63,28 @@ pub(super) fn estimate(
     Ok(Exit::Success)
 }
 
-fn answer<'a>(chosen: &Chosen<'a>, allocator: AllocatorKind, built_ins: &BuiltIns) -> Answer<'a> {
+/// What a store knows of a device, in the environment that the operation is asked about.
+fn knowledge(
+    chosen: &Chosen<'_>,
+    allocator: AllocatorKind,
+    folder: &Path,
+    device: &str,
+    catalogue: &Catalogue,
+) -> Result<Knowledge, CliError> {
+    let device = device_named(chosen.family, device)?;
+    let subject = Subject { family: chosen.family, device: &device, allocator };
+    let record = record_of(Some(folder), &subject.class())?;
+    let versions = estimator_versions(catalogue.families());
+    let context = Context { hard: chosen.hard(allocator), ..subject.context(&versions) };
+    Ok(Knowledge::new(record, context, subject.environment().soft))
+}
+
+fn answer<'a>(
+    chosen: &Chosen<'a>,
+    allocator: AllocatorKind,
+    built_ins: &BuiltIns,
+    knowledge: Option<&Knowledge>,
+) -> Answer<'a> {
     let hard = chosen.hard(allocator);
     let (model, case) = (chosen.model, chosen.case);
     let mut answer = Answer {
@@ -77,7 +106,8 @@ fn answer<'a>(chosen: &Chosen<'a>, allocator: AllocatorKind, built_ins: &BuiltIn
         return answer;
     };
     let built_in = built_ins.find(&hard, &line);
-    answer.estimate = resolve(&costs, None, built_in.as_ref(), DEFAULT_DEVICE_WORKING_BYTES);
+    let user = knowledge.and_then(|knowledge| knowledge.fits().get(&line)).map(|user| &user.fit);
+    answer.estimate = resolve(&costs, user, built_in.as_ref(), DEFAULT_DEVICE_WORKING_BYTES);
     answer.cost_units = Some(costs.units);
     if let Some(architecture) = model.architecture() {
         answer.analytic_terms = programs::analytic_terms(architecture, &case, model.dtype);
@@ -89,7 +119,7 @@ fn answer<'a>(chosen: &Chosen<'a>, allocator: AllocatorKind, built_ins: &BuiltIn
         answer.basis = Some(built_in.basis());
         answer.measured_units = Some((least, largest));
         answer.notes.extend(built_in_notes(built_in.basis(), costs.units, least, largest));
-    } else {
+    } else if user.is_none() {
         answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source));
     }
     answer.line = Some(line);

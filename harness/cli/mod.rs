@@ -2,12 +2,14 @@
 
 mod advise;
 pub mod args;
+mod calibrate;
 mod check;
 mod chosen;
 mod devices;
 mod error;
 mod estimate;
 mod exit;
+mod merge;
 mod options;
 mod plan;
 mod replay;
@@ -69,6 +71,8 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
         Some(Command::Schema) => check::schema(terminal),
         Some(Command::Devices(args)) => devices::devices(args, &catalogue()?, terminal),
         Some(Command::Advise(args)) => advise::advise(args, &catalogue()?, terminal),
+        Some(Command::Calibrate(args)) => calibrate::calibrate(args, &catalogue()?, terminal),
+        Some(Command::Merge(args)) => merge::merge(args, terminal),
         Some(Command::Replay(args)) => replay::replay(args, terminal),
         Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
         Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),

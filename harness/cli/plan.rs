@@ -1,7 +1,11 @@
 //! `plan`: what a calibration would run on a device, what does not fit, and the terms of the capacity.
 
-use headroom_base::{AllocatorKind, Bytes, Capacity, Plan, PlanNote, PlannedCase, Reading, SignedBytes, Verdict};
-use headroom_calibration::{BuiltIns, Knowledge, PlanTerms, Record};
+use std::path::Path;
+
+use headroom_base::{
+    AllocatorKind, Bytes, Capacity, DeviceClass, Plan, PlanNote, PlannedCase, Reading, SignedBytes, Verdict,
+};
+use headroom_calibration::{BuiltIns, Knowledge, PlanTerms, Record, Store};
 use headroom_family::{Family, SimulatedDevice};
 use serde::Serialize;
 
@@ -62,7 +66,9 @@ pub(super) fn plan(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Termin
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
     let mut plans = Vec::new();
     for (model, lines) in lines_of(&subject) {
-        plans.push((model.key.as_str(), plan_of(&subject, MeasuredModel { model, lines: &lines }, ground)?));
+        let measured = MeasuredModel { model, lines: &lines };
+        let record = record_of(args.store.as_deref(), &subject.class())?;
+        plans.push((model.key.as_str(), plan_of(&subject, measured, record, ground)?));
     }
     let answer = answer(&subject, &plans);
     if args.json {
@@ -94,15 +100,30 @@ pub(super) fn device_named(family: &Family, name: &str) -> Result<SimulatedDevic
     }
 }
 
-/// The plan of one model with nothing measured yet.
-fn plan_of(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground<'_>) -> Result<Plan, CliError> {
-    let cases = cases_to_plan(subject, measured, ground).map_err(|error| CliError::Value(error.to_string()))?;
+/// What a store keeps of a device; the empty record without a store.
+///
+/// # Errors
+/// When the store's file cannot be used. It stays as it is.
+pub(super) fn record_of(store: Option<&Path>, class: &DeviceClass) -> Result<Record, CliError> {
+    match store {
+        Some(folder) => Ok(Store::open(folder).read(class)?),
+        None => Ok(Record::empty(class.clone())),
+    }
+}
+
+/// The plan of one model, priced by what the record knows.
+fn plan_of(
+    subject: &Subject<'_>,
+    measured: MeasuredModel<'_>,
+    record: Record,
+    ground: Ground<'_>,
+) -> Result<Plan, CliError> {
+    let cases = cases_to_plan(subject, measured, ground)?;
     let terms = PlanTerms {
         capacity: subject.capacity_terms(subject.device.memory_bytes, weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: headroom_base::DEFAULT_DEVICE_WORKING_BYTES,
     };
-    let record = Record::empty(subject.class());
     let mut knowledge = Knowledge::new(record.clone(), subject.context(ground.versions), subject.environment().soft);
     Ok(knowledge.plan(record, cases, ground.built_ins, terms))
 }

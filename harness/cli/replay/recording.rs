@@ -32,7 +32,8 @@ pub(super) fn replayed(
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
     no_page(args, "a recording")?;
-    let comparison = compare(recordings).map_err(|source| CliError::Replay { path: args.file.clone(), source })?;
+    let comparison =
+        compare(recordings).map_err(|source| CliError::Replay { path: args.file.clone(), source: Box::new(source) })?;
     let memory_bytes = args.memory.map(|bytes| bytes.0);
     let under_settings = match memory_bytes {
         Some(_) => under_settings(recordings, more, memory_bytes),

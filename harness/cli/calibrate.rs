@@ -1,0 +1,182 @@
+//! `calibrate`: measures a family's models on a device and shows each size measured, built in and calibrated.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use headroom_base::{AttemptId, Bytes, Estimate, LineKey, PlannedRun, RunKind};
+use headroom_calibration::{BuiltIns, LineSummary, Platform, SizeRow, Store, summarize_line};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::args::PlanArgs;
+use super::error::CliError;
+use super::exit::Exit;
+use super::plan::{device_named, record_of};
+use super::terminal::Terminal;
+use crate::bench::{Calibration, Ground, MeasuredModel, Setup, Subject, calibrate as measure, lines_of, not_fitting};
+use crate::catalogue::Catalogue;
+use crate::pricing::estimator_versions;
+
+/// A simulated device is measured by its own exact figures.
+const SIMULATED: Platform = Platform { supported: true, generation_devices: 1, method_verified: true };
+
+/// What a model's calibration came to.
+#[derive(Serialize)]
+struct ModelAnswer {
+    model: String,
+    attempt_id: AttemptId,
+    runs: usize,
+    not_fitting: Vec<String>,
+    lines: Vec<LineSummary>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    family: &'a str,
+    device: &'a str,
+    allocator: headroom_base::AllocatorKind,
+    models: Vec<ModelAnswer>,
+    /// The file the measurements are kept in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored: Option<String>,
+}
+
+/// Calibrates every measured model of a family on a device.
+///
+/// # Errors
+/// For names that are not known, a run that fails, and a store that cannot be used or written.
+pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let family = catalogue.family(&args.family)?;
+    let device = device_named(family, &args.device)?;
+    let subject = Subject { family, device: &device, allocator: args.allocator };
+    let versions = estimator_versions(catalogue.families());
+    let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
+    let mut models = Vec::new();
+    for (model, lines) in lines_of(&subject) {
+        let measured = MeasuredModel { model, lines: &lines };
+        let record = record_of(args.store.as_deref(), &subject.class())?;
+        let bench = subject.bench(&Setup::default()).map_err(|error| CliError::Value(error.to_string()))?;
+        let mut progress = Progress::new(&model.key, terminal);
+        let calibration = measure(&bench, measured, record, ground, |run, planned| progress.begins(run, planned))?;
+        progress.finish();
+        let mut answer = answer(&model.key, &calibration, ground.built_ins);
+        if let Some(folder) = &args.store {
+            answer.attempt_id = keep(folder, &subject, calibration)?;
+        }
+        models.push(answer);
+    }
+    let stored = args.store.as_ref().map(|folder| Store::open(folder).path(&subject.class()).display().to_string());
+    let answer = Answer { family: &family.name, device: &device.name, allocator: args.allocator, models, stored };
+    if args.json {
+        terminal.json(&answer)?
+    } else {
+        print(&answer, terminal)?
+    }
+    Ok(Exit::Success)
+}
+
+/// Keeps an attempt under a name that no earlier one has, and tells it.
+fn keep(folder: &Path, subject: &Subject<'_>, calibration: Calibration) -> Result<AttemptId, CliError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (mut attempt, mut windows) = (calibration.attempt, calibration.windows);
+    attempt.ended_unix_seconds = Some(now);
+    let name = Store::open(folder).update(&subject.class(), |record| {
+        let base = format!("{}-{now}", attempt.id);
+        let mut names = std::iter::once(base.clone()).chain((2_u64..).map(|number| format!("{base}-{number}")));
+        let is_free = |name: &String| !record.attempts.iter().any(|kept| kept.id.0 == *name);
+        // The numbers never end, so a name is found.
+        let name = names.find(is_free).unwrap_or(base);
+        attempt.id = AttemptId(name);
+        for window in &mut windows {
+            window.attempt_id = Some(attempt.id.clone());
+        }
+        let name = attempt.id.clone();
+        record.keep_attempt(attempt);
+        record.windows.extend(windows);
+        name
+    })?;
+    Ok(name)
+}
+
+fn answer(model: &str, calibration: &Calibration, built_ins: &BuiltIns) -> ModelAnswer {
+    let mut lines: Vec<&LineKey> = Vec::new();
+    for window in &calibration.windows {
+        if !lines.contains(&&window.line) {
+            lines.push(&window.line);
+        }
+    }
+    let summary = |line: &LineKey| summarize_line(&calibration.knowledge, line, model, SIMULATED, built_ins);
+    ModelAnswer {
+        model: model.to_owned(),
+        attempt_id: calibration.attempt.id.clone(),
+        runs: calibration.windows.len(),
+        not_fitting: not_fitting(&calibration.plan),
+        lines: lines.into_iter().map(summary).collect(),
+    }
+}
+
+fn print(answer: &Answer<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let Answer { family, device, allocator, .. } = answer;
+    for model in &answer.models {
+        terminal.line(format!("{} of {family} on {device} ({allocator}): {} runs", model.model, model.runs))?;
+        for case in &model.not_fitting {
+            terminal.line(format!("  does not fit: {case}"))?;
+        }
+        for summary in &model.lines {
+            terminal.line(format!("{}: {}", summary.line, summary.shown.state))?;
+            let rows: Vec<_> = summary.sizes.iter().map(row).collect();
+            terminal.table(&["size", ">measured", ">built-in", ">calibrated", "counted"], &rows)?;
+        }
+    }
+    if answer.models.is_empty() {
+        terminal.line(format!("`{family}` calibrates nothing."))?;
+    }
+    if let Some(path) = &answer.stored {
+        terminal.line(format!("Kept in {path}"))?;
+    }
+    Ok(())
+}
+
+fn row(size: &SizeRow) -> Vec<String> {
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string());
+    let reserved = |estimate: &Option<Estimate>| bytes(estimate.map(|estimate| estimate.reservation_bytes));
+    let counted = size.excluded_reason.clone().unwrap_or_else(|| "yes".to_owned());
+    vec![size.size.clone(), bytes(size.measured_bytes), reserved(&size.built_in), reserved(&size.calibrated), counted]
+}
+
+/// A bar where somebody watches, a line a case where nobody does.
+struct Progress<'t, 'w> {
+    bar: Option<ProgressBar>,
+    model: String,
+    terminal: &'t mut Terminal<'w>,
+}
+
+impl<'t, 'w> Progress<'t, 'w> {
+    fn new(model: &str, terminal: &'t mut Terminal<'w>) -> Self {
+        let bar = terminal.is_interactive().then(|| {
+            let style = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}");
+            ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, model: model.to_owned(), terminal }
+    }
+
+    fn begins(&mut self, run: &PlannedRun, planned: usize) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(planned as u64);
+                bar.set_position(u64::from(run.run));
+                bar.set_message(self.model.clone());
+            }
+            None if run.kind == RunKind::Warmup => {
+                self.terminal.remark(format!("{}: run {} of {planned}", self.model, run.run + 1));
+            }
+            None => {}
+        }
+    }
+
+    fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
