@@ -1,6 +1,5 @@
 //! What was recorded of a PyTorch process, run again under its own settings and under others.
 
-pub mod chart;
 pub mod material;
 pub mod recording;
 pub mod settings;

@@ -1,13 +1,14 @@
 //! A snapshot: its peaks, what was stranded, and a row for each setting.
 
 use headroom_base::Bytes;
+use headroom_reports::html::{Replay, ReplayRow, replay_page};
 use headroom_reports::output::write_whole;
 use headroom_reports::snapshot::Snapshot;
 
 use super::settings::print_settings;
 use super::{Answer, CliError, Exit, ReplayArgs, Terminal};
 use crate::replay::snapshot::{device_of, explain};
-use crate::replay::{Explained, NamedSetting, chart};
+use crate::replay::{Explained, NamedSetting};
 
 /// Stranded segments that are listed.
 const SEGMENTS_SHOWN: usize = 10;
@@ -33,7 +34,7 @@ pub(super) fn replayed(
     let explained = explain(&snapshot, device, more, memory_bytes);
     if let Some(path) = &args.html {
         let name = args.file.file_name().unwrap_or_default().to_string_lossy();
-        let page = chart::page(&name, &explained, &snapshot.timeline(device), memory_bytes);
+        let page = page(&name, &snapshot, &explained, memory_bytes);
         write_whole(path, page.as_bytes())?;
     }
     if args.json {
@@ -45,6 +46,34 @@ pub(super) fn replayed(
         }
     }
     Ok(Exit::Success)
+}
+
+fn page(name: &str, snapshot: &Snapshot, explained: &Explained, memory_bytes: Option<u64>) -> String {
+    let rows: Vec<ReplayRow> = explained
+        .settings
+        .iter()
+        .map(|row| ReplayRow {
+            name: if row.as_recorded {
+                format!("{} (recorded)", row.answer.setting)
+            } else {
+                row.answer.setting.clone()
+            },
+            environment: row.answer.environment.clone(),
+            allocated_peak_bytes: row.answer.allocated_peak_bytes,
+            reserved_peak_bytes: row.answer.reserved_peak_bytes,
+            least_capacity_bytes: row.answer.least_capacity_bytes,
+            runs_out: row.answer.runs_out,
+            is_bound: row.answer.is_bound,
+        })
+        .collect();
+    replay_page(&Replay {
+        title: &format!("Replay of {name}, device {}", explained.device),
+        warnings: &explained.warnings,
+        moments: &snapshot.timeline(explained.device),
+        rows: &rows,
+        memory_bytes,
+        stranded: Some(&snapshot.stranded(explained.device)),
+    })
 }
 
 fn print_snapshot(
