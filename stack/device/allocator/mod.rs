@@ -121,7 +121,10 @@ impl<D: Driver> Allocator<D> {
             return Err(AllocationError::OutOfMemory { requested_bytes, situation: self.situation() });
         }
         let bytes = sizes::round(requested_bytes, self.settings.divisions.as_ref());
-        let pool = self.pool_of(bytes);
+        if self.rules.is_pool {
+            return self.allocate_from_pool(requested_bytes, bytes);
+        }
+        let pool = PoolKind::of(bytes);
         match self.cached(bytes, pool) {
             Some(found) => Ok(self.hand_out_cached(found, requested_bytes, bytes)),
             None => {
@@ -129,12 +132,6 @@ impl<D: Driver> Allocator<D> {
                 Ok(self.hand_out_new(block, requested_bytes, bytes))
             }
         }
-    }
-
-    /// The pool of a rounded size. The stream-ordered pool is one for all sizes.
-    #[inline]
-    fn pool_of(&self, bytes: u64) -> PoolKind {
-        if self.rules.is_pool { PoolKind::Large } else { PoolKind::of(bytes) }
     }
 
     /// Takes memory back into the cache.

@@ -37,9 +37,6 @@ impl<D: Driver> Allocator<D> {
     /// What is tried when no cached block serves.
     #[cold]
     pub(super) fn grow(&mut self, requested_bytes: u64, bytes: u64, kind: PoolKind) -> Result<u32, AllocationError> {
-        if self.settings.kind == AllocatorKind::CudaMallocAsync {
-            return self.grow_pool(requested_bytes, bytes);
-        }
         self.collect_garbage();
         let attempt = match self.new_memory(bytes, kind) {
             Err(error) if is_out_of_memory(&error) && self.release_oversize(bytes, kind) => {

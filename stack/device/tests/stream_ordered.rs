@@ -49,7 +49,7 @@ fn case_of(recording: &TraceRecording) -> String {
 }
 
 #[test]
-fn allocated_peaks_equal_and_no_recorded_reserved_peak_exceeds_the_bound_or_lies_a_fifth_below_at_the_median() {
+fn no_recorded_peak_exceeds_the_bound_which_at_the_median_is_within_a_fifth_of_them() {
     let peaks = recorded_peaks();
     let mut excesses = Vec::new();
     for name in ["trace-native.jsonl.gz", "trace-held-out-native.jsonl.gz"] {
@@ -64,7 +64,8 @@ fn allocated_peaks_equal_and_no_recorded_reserved_peak_exceeds_the_bound_or_lies
             let (_, most) = *recorded.iter().max_by_key(|(_, reserved)| reserved).unwrap();
             let allocated = run.allocated_peak_delta_bytes();
             assert!(recorded.iter().any(|&(recorded, _)| recorded == allocated), "{case}: {allocated} allocated");
-            let excess = bound as f64 / most as f64;
+            // An operation that fits into what weights left free reserves nothing: the bound is to say so as well.
+            let excess = if most == 0 { 1.0 + bound as f64 } else { bound as f64 / most as f64 };
             println!("{case}: bound {} MiB, recorded {} to {} MiB, {excess:.3}", bound / MIB, least / MIB, most / MIB);
             assert!(bound >= most, "{case}: {bound} is under {most}");
             excesses.push(excess);
