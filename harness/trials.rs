@@ -204,7 +204,7 @@ impl Trial {
             What::Scenario { index } => checks::scenario(&family.regressions[index]),
             What::Recorded => {
                 let report = self.world.recorded().map_err(CheckError::violated)?;
-                checks::recorded(report, &family.name, ground.built_ins, ground.versions)
+                checks::recorded(report, family, ground.built_ins, ground.versions)
             }
             What::Simulated { device, check } => on_every_allocator(family, &family.devices[device], check, ground),
             What::Fitted(check) => {

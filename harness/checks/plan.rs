@@ -1,11 +1,12 @@
 //! The plan: every case is in it, its runs follow from it, and the family knows which steps a device cannot hold.
 
 use headroom_base::plan::MEASURED_RUNS;
-use headroom_base::{Bytes, Capacity, Plan, PlanNote, Verdict};
+use headroom_base::{Bytes, Capacity, Plan, PlanNote, SignedBytes, Verdict};
+use headroom_family::PartlyResident;
 
 use super::{CheckError, Evidence, built_in_price, ensure, place, verdict};
 use crate::bench::MEASURING_ALLOWANCE_BYTES;
-use crate::bench::{Ground, MeasuredModel, Setup, Subject, cases_to_plan, lines_of, not_fitting, weights_bytes};
+use crate::bench::{Bench, Ground, MeasuredModel, Setup, Subject, cases_to_plan, lines_of, not_fitting, weights_bytes};
 
 /// Checks the plans of every measured model on one device.
 ///
@@ -79,12 +80,11 @@ fn check_notes(subject: &Subject<'_>, plan: &Plan) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// A pipeline step that a device cannot hold must be listed in the family's checks, and a listed one must not fit.
+/// A pipeline step that a device cannot hold must be listed in the family's checks.
 fn steps_fit_or_are_listed(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     let bench = subject.bench(&Setup::default())?;
     let checks = &subject.family.checks;
-    let here = |devices: &[String]| devices.contains(&subject.device.name);
     for step in &subject.family.pipeline {
         let Some(model) = subject.family.model(&step.model) else { continue };
         let Some((_, estimate)) = built_in_price(subject, model, &step.case, ground, bench.floor_bytes) else {
@@ -94,38 +94,53 @@ fn steps_fit_or_are_listed(subject: &Subject<'_>, ground: Ground<'_>) -> Result<
         let tiles = checks
             .tiling_needed
             .iter()
-            .find(|need| need.model == step.model && need.case == step.case && here(&need.devices));
-        let partly = checks.partly_resident.iter().any(|part| part.model == step.model && here(&part.devices));
+            .any(|need| need.is_about(&step.model, &step.case, &subject.device.name, subject.allocator));
+        let partly = |part: &PartlyResident| part.model == step.model && part.devices.contains(&subject.device.name);
+        let partly = checks.partly_resident.iter().any(partly);
         let fits = verdict(&bench, model, &step.case, estimate, ground) == Verdict::Fits;
-        let terms = subject.capacity_terms(subject.device.memory_bytes, weights_bytes(model));
-        let capacity = Capacity::new(terms).capacity_bytes;
-        ensure(fits || partly || tiles.is_some(), || {
+        let capacity = Capacity::new(subject.capacity_terms(subject.device.memory_bytes, weights_bytes(model)));
+        ensure(fits || partly || tiles, || {
+            let place = place(subject);
+            let (reserved, capacity) = (Bytes(estimate.reservation_bytes), SignedBytes(capacity.capacity_bytes));
             format!(
-                "{}: {} of `{}` does not fit ({} reserved, capacity {}): list the device under `tiling_needed` or `partly_resident` of the family's checks",
-                place(subject),
-                step.case,
-                step.model,
-                Bytes(estimate.reservation_bytes),
-                headroom_base::SignedBytes(capacity),
+                "{place}: {} of `{}` does not fit ({reserved} reserved, capacity {capacity}): list the device under `tiling_needed` or `partly_resident` of the family's checks",
+                step.case, step.model
             )
         })?;
-        if let Some(need) = tiles {
-            ensure(!fits, || format!("{}: {} fits untiled and is listed as needing tiles", place(subject), step.case))?;
-            let tiled = need.tiled();
-            let price = built_in_price(subject, model, &tiled, ground, bench.floor_bytes);
-            let (_, estimate) = price.ok_or_else(|| CheckError::violated(format!("{tiled} has no price")))?;
-            let fits = verdict(&bench, model, &tiled, estimate, ground) == Verdict::Fits;
-            ensure(fits, || {
-                format!("{}: {tiled} does not fit either ({})", place(subject), Bytes(estimate.reservation_bytes))
-            })?;
-            evidence.notes.push(format!(
-                "{}: {} needs tiles of {} pixels, which take {}",
-                place(subject),
-                step.case,
-                need.tiling.tile_pixels,
-                Bytes(estimate.reservation_bytes)
-            ));
+    }
+    evidence.absorb(listed_tiles_are_needed_and_fit(&bench, ground)?);
+    Ok(evidence)
+}
+
+/// What is listed as needing tiles does not fit without them and fits with them; the report says how much that takes.
+fn listed_tiles_are_needed_and_fit(bench: &Bench<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let subject = &bench.subject;
+    let mut evidence = Evidence::default();
+    for need in &subject.family.checks.tiling_needed {
+        if !need.is_about(&need.model, &need.case, &subject.device.name, subject.allocator) {
+            continue;
         }
+        let Some(model) = subject.family.model(&need.model) else { continue };
+        let price = |case| {
+            let price = built_in_price(subject, model, case, ground, bench.floor_bytes);
+            price.map(|(_, estimate)| estimate).ok_or_else(|| CheckError::violated(format!("{case} has no price")))
+        };
+        let (whole, tiled) = (price(&need.case)?, price(&need.tiled())?);
+        let fits = |case, estimate| verdict(bench, model, case, estimate, ground) == Verdict::Fits;
+        ensure(!fits(&need.case, whole), || {
+            format!("{}: {} fits untiled and is listed as needing tiles", place(subject), need.case)
+        })?;
+        let takes = Bytes(tiled.reservation_bytes);
+        ensure(fits(&need.tiled(), tiled), || {
+            format!("{}: {} does not fit either ({takes})", place(subject), need.tiled())
+        })?;
+        let tile = need.tiling.tile_pixels;
+        evidence.seen += 1;
+        evidence.notes.push(format!(
+            "{}: {} needs tiles of {tile} pixels, which take {takes}",
+            place(subject),
+            need.case
+        ));
     }
     Ok(evidence)
 }
