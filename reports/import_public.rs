@@ -287,7 +287,7 @@ impl Place<'_> {
     }
 }
 
-/// A card's class from "name 24GB": cards are sold by the binary size. None where the size is not stated.
+/// A card's class from its name and size as sold: cards are sold by the binary size. None where the size is not stated.
 fn device(gpu: &str, backend: Backend) -> Option<DeviceClass> {
     let (name, size) = gpu.rsplit_once(' ')?;
     let gib: u64 = size.strip_suffix('B')?.strip_suffix('G')?.parse().ok()?;

@@ -136,7 +136,13 @@ fn has_word(text: &str, word: &str) -> bool {
 fn sizes_are_written_in_binary_units() {
     let decimal = [concat!("M", "B"), concat!("G", "B"), concat!("K", "B")];
     // These speak of decimal units in order to refuse or to read them.
-    let speaks_of_them = ["stack/base/bytes.rs", "stack/family/tests/", "reports/oom_text", "tests/cli_bad_input.rs"];
+    let speaks_of_them = [
+        "stack/base/bytes.rs",
+        "stack/family/tests/",
+        "stack/device/tests/cache_probe/readers.rs",
+        "reports/oom_text",
+        "tests/cli_bad_input.rs",
+    ];
     let mut findings = Vec::new();
     for (name, text) in files(&[".rs", ".md", ".yaml"]) {
         if speaks_of_them.iter().any(|path| name.starts_with(path)) {
@@ -153,12 +159,15 @@ fn sizes_are_written_in_binary_units() {
 
 #[test]
 fn sizes_are_formatted_in_one_file() {
+    // A class's name holds whole GiB, as cards are called; the tests of messages write them as people paste them.
+    let write_their_own = ["stack/base/bytes.rs", "stack/base/environment.rs", "reports/oom_text"];
     let patterns = [concat!("} ", "MiB"), concat!("} ", "GiB"), concat!("}", "MiB"), concat!("}", "GiB")];
     let mut findings = Vec::new();
     for (name, text) in files(&[".rs"]) {
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            if name != "stack/base/bytes.rs" && patterns.iter().any(|pattern| code.contains(pattern)) {
+            let exempt = write_their_own.iter().any(|path| name.starts_with(path));
+            if !exempt && patterns.iter().any(|pattern| code.contains(pattern)) {
                 findings.push(format!("{name}:{}: {}", number + 1, line.trim()));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use headroom_base::{AllocatorKind, Case};
+use headroom_base::{AllocatorKind, Bytes, Case, GIB};
 use headroom_device::{Allocation, AllocationError, Allocator, Settings, SimulatedCard, SimulatedDriver};
 use headroom_family::Architecture;
 
@@ -50,7 +50,7 @@ pub enum PredictionError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// The operation needs more than the card of the prediction has, which is far beyond any real one.
-    #[error("the operation does not fit a card of {CARD_GIB} GiB: {0}; ask for a smaller case")]
+    #[error("the operation does not fit a card of {}: {0}; ask for a smaller case", Bytes(CARD_GIB * GIB))]
     TooLarge(#[from] AllocationError),
 }
 
