@@ -50,7 +50,7 @@ pub enum PredictionError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// The operation needs more than the card of the prediction has, which is far beyond any real one.
-    #[error("the operation does not fit a card of {}: {0}; ask for a smaller case", Bytes(CARD_GIB * GIB))]
+    #[error("the operation does not fit a card of {card}: {0}; ask for a smaller case", card = Bytes(CARD_GIB * GIB))]
     TooLarge(#[from] AllocationError),
 }
 
