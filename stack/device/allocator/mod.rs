@@ -9,6 +9,7 @@ mod expandable;
 mod free_blocks;
 mod native;
 mod recorded;
+mod release;
 mod rules;
 mod segments;
 mod settings;

@@ -1,6 +1,7 @@
 //! What sits under an allocator: the memory of one named device, and nothing that reads "the current device".
 
 mod addresses;
+mod card;
 mod faults;
 mod perturbation;
 mod simulated;
@@ -9,9 +10,10 @@ use std::fmt;
 
 use headroom_base::{Bytes, Reading};
 
+pub use card::{CardSettings, RetainedPool, SimulatedCard};
 pub use faults::{DriverCall, Fault};
 pub use perturbation::Perturbation;
-pub use simulated::{CardSettings, RetainedPool, SimulatedCard, SimulatedDriver};
+pub use simulated::SimulatedDriver;
 
 /// An address in a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,7 @@
 //! What people reported of PyTorch's allocator, with the numbers they gave.
 
 use headroom_base::budget::credit_bytes;
-use headroom_base::{AllocatorKind, MIB};
+use headroom_base::{AllocatorKind, Bytes, MIB};
 use headroom_device::driver::CardSettings;
 use headroom_device::{Allocator, Settings, SimulatedCard, SimulatedDriver};
 
@@ -51,7 +51,7 @@ fn a_load_that_fits_by_less_than_a_pool_step_does_not_fit() {
         let card = SimulatedCard::new(CardSettings::new(free_mib * MIB));
         let mut allocator = Allocator::new(card.driver(), Settings::of_kind(AllocatorKind::CudaMallocAsync));
         let loaded = (0..10).take_while(|_| allocator.allocate(97 * MIB).is_ok()).count();
-        assert_eq!(loaded, resident, "{free_mib} MiB free");
+        assert_eq!(loaded, resident, "{} free", Bytes(free_mib * MIB));
         assert!(allocator.counters().reserved.current.is_multiple_of(32 * MIB));
     }
 }

@@ -7,7 +7,7 @@ mod recorded;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use headroom_base::{AllocatorKind, MIB};
+use headroom_base::{AllocatorKind, Bytes};
 use headroom_device::Settings;
 use headroom_device::replay::{Requests, run_requests};
 use headroom_reports::recordings::TraceRecording;
@@ -66,7 +66,7 @@ fn no_recorded_peak_exceeds_the_bound_which_at_the_median_is_within_a_fifth_of_t
             assert!(recorded.iter().any(|&(recorded, _)| recorded == allocated), "{case}: {allocated} allocated");
             // An operation that fits into what weights left free reserves nothing: the bound is to say so as well.
             let excess = if most == 0 { 1.0 + bound as f64 } else { bound as f64 / most as f64 };
-            println!("{case}: bound {} MiB, recorded {} to {} MiB, {excess:.3}", bound / MIB, least / MIB, most / MIB);
+            println!("{case}: bound {}, recorded {} to {}, {excess:.3}", Bytes(bound), Bytes(least), Bytes(most));
             assert!(bound >= most, "{case}: {bound} is under {most}");
             excesses.push(excess);
         }

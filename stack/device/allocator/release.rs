@@ -1,0 +1,97 @@
+//! What goes back to the driver, and when: on request, when memory is short, or when it has lain idle for long.
+
+use headroom_base::AllocatorKind;
+
+use super::{Allocator, DriverError, Entry, EventKind, PoolKind};
+use crate::driver::{Address, Driver};
+
+impl<D: Driver> Allocator<D> {
+    /// Gives a free, unsplit block's segment back. On failure it stays cached.
+    fn release_segment(&mut self, entry: Entry) -> Result<(), DriverError> {
+        debug_assert!(!self.blocks[entry.block].is_split() && !self.blocks[entry.block].is_expandable());
+        self.driver.free(Address(entry.address))?;
+        let kind = self.blocks[entry.block].pool;
+        self.pool(kind).free.remove(entry.bytes, entry.address);
+        self.blocks.remove(entry.block);
+        self.counters.reserved.subtract(entry.bytes);
+        self.counters.segments.subtract(1);
+        self.log(EventKind::SegmentFree, entry.address, entry.bytes);
+        Ok(())
+    }
+
+    /// Gives back every segment that nobody uses; the first failure, if any.
+    pub(super) fn release_cached(&mut self) -> Option<DriverError> {
+        let mut first = self.release_excess();
+        for kind in [PoolKind::Large, PoolKind::Small] {
+            for entry in self.pool(kind).free.to_vec() {
+                let block = &self.blocks[entry.block];
+                let outcome = if block.is_expandable() {
+                    self.unmap_inside(entry.block)
+                } else if !block.is_split() {
+                    self.release_segment(entry)
+                } else {
+                    Ok(())
+                };
+                if let Err(error) = outcome {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first
+    }
+
+    /// With a split limit, gives back one oversize free block that would have been large enough, or as many of the
+    /// largest as together are. Whether that much was released.
+    pub(super) fn release_oversize(&mut self, bytes: u64, kind: PoolKind) -> bool {
+        let Some(most_split) = self.settings.most_split_bytes else { return false };
+        if self.settings.kind == AllocatorKind::ExpandableSegments {
+            return false;
+        }
+        let wanted = bytes.max(most_split);
+        if let Some(entry) = self.pool(kind).free.best_fit(wanted) {
+            return self.release_segment(entry).is_ok();
+        }
+        let mut released = 0;
+        while released < wanted {
+            match self.pool(kind).free.last_below(wanted) {
+                Some(entry) if entry.bytes >= most_split && self.release_segment(entry).is_ok() => {
+                    released += entry.bytes
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives back free segments that have not been used for long, when more than the threshold's share of the limit is
+    /// reserved.
+    pub(super) fn collect_garbage(&mut self) {
+        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.limit()) else { return };
+        let threshold = (share * limit as f64) as u64;
+        let Some(target) = self.counters.reserved.current.checked_sub(threshold).filter(|&excess| excess > 0) else {
+            return;
+        };
+        let now = self.pool(PoolKind::Large).searches;
+        let mut candidates: Vec<_> = self.pool(PoolKind::Large).free.to_vec();
+        candidates.retain(|entry| !self.blocks[entry.block].is_split() && !self.blocks[entry.block].is_expandable());
+        let age = |allocator: &Self, entry: &Entry| now - allocator.blocks[entry.block].freed_at;
+        let mut reclaimed = 0;
+        while reclaimed < target && !candidates.is_empty() {
+            let total_age: u64 = candidates.iter().map(|entry| age(self, entry)).sum();
+            let average = total_age as f64 / candidates.len() as f64;
+            let mut freed_any = false;
+            candidates.retain(|entry| {
+                if (age(self, entry) as f64) < average {
+                    return true;
+                }
+                let released = self.release_segment(*entry).is_ok();
+                freed_any |= released;
+                reclaimed += if released { entry.bytes } else { 0 };
+                !released
+            });
+            if !freed_any {
+                return;
+            }
+        }
+    }
+}
