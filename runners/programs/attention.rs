@@ -1,4 +1,4 @@
-//! Scaled dot-product attention, by kernel: the choice is PyTorch's on a GPU of compute capability 9.0.
+//! Scaled dot-product attention, by kernel, chosen as PyTorch chooses.
 
 use headroom_base::AttentionKernel;
 
@@ -6,6 +6,8 @@ use super::execution::Library;
 use super::recorder::{Recorder, Tensor};
 use super::shape::Element;
 
+/// The widest head that flash attention takes.
+const FLASH_HEAD: u64 = 256;
 /// The widest head that cuDNN's attention takes.
 const CUDNN_HEAD: u64 = 128;
 /// What cuDNN's attention asks for beside its output.
@@ -18,10 +20,15 @@ impl Recorder {
     pub(super) fn attention(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
         match self.execution.attention {
             AttentionKernel::Math => self.math_attention(query, key, value),
-            AttentionKernel::Fused if query.element.is_half() && query.size(3) <= CUDNN_HEAD => {
+            AttentionKernel::Fused if !query.element.is_half() || query.size(3) > FLASH_HEAD => {
+                self.memory_efficient_attention(query, value)
+            }
+            AttentionKernel::Fused
+                if self.execution.workspaces.prefers_cudnn_attention() && query.size(3) <= CUDNN_HEAD =>
+            {
                 self.cudnn_attention(query, value)
             }
-            AttentionKernel::Fused => self.memory_efficient_attention(query, value),
+            AttentionKernel::Fused => self.flash_attention(query, value),
         }
     }
 
@@ -44,6 +51,14 @@ impl Recorder {
         drop(self.workspace(CUDNN_WORKSPACE_BYTES, "attention workspace"));
         drop(seed);
         drop(offset);
+        output.transpose(1, 2)
+    }
+
+    /// The output, and the logarithms of the score sums in fp32.
+    fn flash_attention(&self, query: &Tensor, value: &Tensor) -> Tensor {
+        let (batch, heads, tokens, width) = (query.size(0), query.size(1), query.size(2), value.size(3));
+        let output = self.empty(&[batch, tokens, heads, width], query.element, "attention");
+        drop(self.empty(&[batch, heads, tokens], Element::FP32, "attention log sums"));
         output.transpose(1, 2)
     }
 

@@ -116,7 +116,7 @@ impl Convolution {
             output,
             kernel: self.kernel.clone(),
         };
-        drop(recorder.workspace(recorder.execution.workspaces.convolution_bytes(&call), "convolution workspace"));
+        drop(recorder.workspace(recorder.execution.workspaces.convolution(&call).total(), "convolution workspace"));
         drop(weight);
         drop(input);
         result

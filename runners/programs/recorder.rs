@@ -92,18 +92,6 @@ impl Tensor {
         self.with_shape(shape)
     }
 
-    /// A view in which dimensions of size 1 are repeated without memory.
-    pub(super) fn expand(&self, sizes: &[u64]) -> Self {
-        let missing = sizes.len() - self.shape.sizes.len();
-        let strides = (0..sizes.len())
-            .map(|dimension| match dimension.checked_sub(missing) {
-                Some(own) if self.shape.sizes[own] == sizes[dimension] => self.shape.strides[own],
-                _ => 0,
-            })
-            .collect();
-        self.with_shape(Shape { sizes: sizes.to_vec(), strides })
-    }
-
     /// The same memory under other sizes, where no copy is needed.
     pub(super) fn viewed(&self, sizes: &[u64]) -> Option<Self> {
         self.shape.viewed(sizes).map(|shape| self.with_shape(shape))

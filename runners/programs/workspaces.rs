@@ -1,8 +1,9 @@
 //! What the GPU's libraries allocate beside inputs and outputs, as documented rules per GPU architecture.
 
-use headroom_base::{DType, MIB, MemoryLayout};
+use headroom_base::{DType, KIB, MIB, MemoryLayout, mutant};
 
 use super::execution::Library;
+use super::partial_sums::partial_sums;
 
 /// What cuDNN asks for with a copy of any operand.
 const COPY_BYTES: u64 = 16;
@@ -10,20 +11,27 @@ const COPY_BYTES: u64 = 16;
 const KERNEL_BYTES: u64 = 131;
 /// Input channels below which a kernel runs that needs no copies in half precision.
 const FEW_CHANNELS: u64 = 8;
-/// Output positions (batch included) above which, and output channels from which, that kernel runs.
+/// Output positions above which, and output channels from which, the kernel that asks for something runs.
 const KERNEL_POSITIONS: u64 = 1 << 14;
 const KERNEL_CHANNELS: u64 = 32;
-/// Output positions from which a 1×1 convolution runs on a kernel that asks for anything.
-const POINTWISE_POSITIONS: u64 = 1 << 17;
+/// Output positions from which a 1×1 convolution in two and in three dimensions runs on a kernel that asks for anything;
+/// in three dimensions it does so for few channels alone.
+const POINTWISE_POSITIONS: [u64; 2] = [1 << 17, 9600];
+const POINTWISE_CHANNELS: u64 = 32;
 /// What that kernel asks for, in half and single precision.
 const POINTWISE_BYTES: [u64; 2] = [272, 400];
+/// Bytes of channels that tensor cores take at once.
+const CHANNEL_GROUP_BYTES: u64 = 16;
 
 /// The rules of one GPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum WorkspaceModel {
-    /// Compute capability 9.0 (H100, H200), cuDNN 9 under PyTorch 2.11; read off recorded allocator traces.
+    /// Compute capability 9.0 (H100, H200), cuDNN 9 under PyTorch 2.11: read off recorded allocator traces and single
+    /// recorded calls.
     Hopper,
+    /// Compute capability 8.9 (RTX 4090): as Hopper in half precision; in single precision only input and weights are
+    /// copied, never the output. Inferred from published peaks of Stable Diffusion's autoencoder, with no trace.
+    Ada,
 }
 
 /// One convolution call, as the workspace rule sees it.
@@ -47,12 +55,26 @@ pub struct ConvolutionCall {
     pub kernel: Vec<u64>,
 }
 
-/// Bytes of the operands with channels padded to what tensor cores take at once.
-#[derive(Clone, Copy, Debug)]
-struct Padded {
-    input: u64,
-    output: u64,
-    weights: u64,
+/// What a convolution's workspace is made of, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub struct ConvolutionTerms {
+    /// A copy of the input, channels padded.
+    pub input: u64,
+    /// Room for the output before it is copied to its place, channels padded.
+    pub output: u64,
+    /// A copy of the weights, channels padded.
+    pub weights: u64,
+    /// Partial sums of tiles that are split between multiprocessors.
+    pub partial: u64,
+    /// What the kernels ask for themselves, whatever the size.
+    pub fixed: u64,
+}
+
+impl ConvolutionTerms {
+    /// The whole workspace.
+    pub const fn total(self) -> u64 {
+        self.input + self.output + self.weights + self.partial + self.fixed
+    }
 }
 
 impl ConvolutionCall {
@@ -60,123 +82,188 @@ impl ConvolutionCall {
         self.kernel.iter().all(|side| *side == 1)
     }
 
-    /// Tensor cores take 16 bytes of channels at once; for fp16 in three dimensions there are kernels that take any.
-    fn channel_group(&self) -> u64 {
-        if self.dtype == DType::Fp16 && self.kernel.len() == 3 { 1 } else { 16 / self.dtype.element_bytes() }
+    /// Outputs of one channel, all images together.
+    pub(super) fn positions(&self) -> u64 {
+        self.batch * self.output.iter().product::<u64>()
     }
 
-    fn padded(&self) -> Padded {
+    fn few_channels(&self) -> bool {
+        self.input_channels < FEW_CHANNELS
+    }
+
+    /// Channels to which operands are padded; for fp16 in three dimensions there are kernels that take any number.
+    fn channel_group(&self) -> u64 {
+        let any = self.dtype == DType::Fp16 && self.kernel.len() == 3;
+        if any { 1 } else { CHANNEL_GROUP_BYTES / self.dtype.element_bytes() }
+    }
+
+    /// Copies of all operands.
+    fn copies(&self) -> ConvolutionTerms {
         let bytes = self.dtype.element_bytes();
         let inputs = self.input_channels.next_multiple_of(self.channel_group());
         let outputs = self.output_channels.next_multiple_of(self.channel_group());
-        Padded {
+        ConvolutionTerms {
             input: self.batch * inputs * self.input.iter().product::<u64>() * bytes,
-            output: self.batch * outputs * self.output.iter().product::<u64>() * bytes,
+            output: self.positions() * outputs * bytes,
             weights: inputs * outputs * self.kernel.iter().product::<u64>() * bytes,
+            partial: 0,
+            fixed: COPY_BYTES,
         }
     }
 }
 
 impl WorkspaceModel {
-    /// Bytes of a library's own workspace.
-    pub const fn persistent_bytes(self, library: Library) -> u64 {
-        match (self, library) {
-            (Self::Hopper, Library::Cublas) => 32 * MIB,
-            (Self::Hopper, Library::CublasLt) => MIB,
+    /// The rules for a compute capability, where there are any.
+    pub const fn of_compute_capability(major: u32, minor: u32) -> Option<Self> {
+        match (major, minor) {
+            (9, 0) => Some(Self::Hopper),
+            (8, 9) => Some(Self::Ada),
+            _ => None,
         }
     }
 
-    /// Bytes a convolution asks for beside its operands, bias included in place.
+    /// Bytes of a library's own workspace: PyTorch's choice, 32 MiB on Hopper and `:4096:2:16:8` in cuBLAS's own words
+    /// elsewhere.
+    pub const fn persistent_bytes(self, library: Library) -> u64 {
+        match (self, library) {
+            (Self::Hopper, Library::Cublas) => 32 * MIB,
+            (Self::Ada, Library::Cublas) => 2 * 4096 * KIB + 8 * 16 * KIB,
+            (_, Library::CublasLt) => MIB,
+        }
+    }
+
+    /// Whether PyTorch prefers cuDNN's attention to flash attention.
+    pub(super) const fn prefers_cudnn_attention(self) -> bool {
+        matches!(self, Self::Hopper)
+    }
+
+    /// What a convolution asks for beside its operands; the bias is added in place.
     ///
     /// The kernels want channels innermost. Given row-major operands the library therefore copies input, weights and
     /// output, with channels padded to what tensor cores take at once; given channels innermost it copies only those
     /// whose channels need padding. The first layers of models have so few input channels that another kernel runs,
     /// which needs nothing in half precision and copies of input and weights in single. A 1×1 convolution needs no
-    /// copies.
+    /// copies. On Hopper, 3-D convolutions in half precision keep partial sums.
     ///
-    /// In three dimensions and half precision, output tiles that would leave most multiprocessors idle in the last wave
-    /// are split along the sum, and the parts are kept in fp32: see [`partial_sums`].
-    ///
-    /// Not modelled: the same in two dimensions and in single precision, at most 132 × 128 KiB for any call, chosen by
-    /// heuristics that no simple rule was found for.
-    pub fn convolution_bytes(self, call: &ConvolutionCall) -> u64 {
-        match self {
-            Self::Hopper => hopper(call),
+    /// Not modelled: partial sums in two dimensions and in single precision, at most 132 × 128 KiB for any call, which
+    /// follow heuristics that no simple rule was found for; and what a benchmark's search tries.
+    pub fn convolution(self, call: &ConvolutionCall) -> ConvolutionTerms {
+        if call.is_pointwise() {
+            return ConvolutionTerms { fixed: pointwise(call), ..ConvolutionTerms::default() };
         }
+        match call.layout {
+            MemoryLayout::ChannelsLast => channels_last(call),
+            MemoryLayout::Contiguous => mutant!(
+                "convolution_workspace_left_out",
+                "predictions would miss the copies that make the peak of every autoencoder",
+                right: self.contiguous(call),
+                wrong: ConvolutionTerms::default(),
+            ),
+        }
+    }
+
+    fn contiguous(self, call: &ConvolutionCall) -> ConvolutionTerms {
+        let half = call.dtype != DType::Fp32;
+        let copies = call.copies();
+        if call.few_channels() && half && call.channel_group() > 1 {
+            return ConvolutionTerms::default();
+        }
+        if !half && (call.few_channels() || self == Self::Ada) {
+            return ConvolutionTerms { output: 0, ..copies };
+        }
+        let partial = if self == Self::Hopper { partial_sums(call) } else { 0 };
+        let kernel = if partial > 0 { KERNEL_BYTES } else { kernel_bytes(call) };
+        ConvolutionTerms { partial, fixed: COPY_BYTES + kernel, ..copies }
     }
 }
 
-fn hopper(call: &ConvolutionCall) -> u64 {
-    let half = call.dtype != DType::Fp32;
-    let positions = call.batch * call.output.iter().product::<u64>();
-    let few = call.input_channels < FEW_CHANNELS;
-    if call.is_pointwise() {
-        let large = positions >= POINTWISE_POSITIONS && !few;
-        return if large { POINTWISE_BYTES[usize::from(!half)] } else { 0 };
+fn channels_last(call: &ConvolutionCall) -> ConvolutionTerms {
+    if call.few_channels() && call.dtype != DType::Fp32 {
+        return ConvolutionTerms::default();
     }
-    let Padded { input, output, weights } = call.padded();
-    let large = positions > KERNEL_POSITIONS && call.output_channels >= KERNEL_CHANNELS;
-    let kernel = if large { KERNEL_BYTES } else { 0 };
-    match call.layout {
-        MemoryLayout::ChannelsLast if few && half => 0,
-        MemoryLayout::ChannelsLast => {
-            let pads_output = call.output_channels % call.channel_group() != 0;
-            if pads_output { output + weights + COPY_BYTES } else { kernel }
-        }
-        MemoryLayout::Contiguous if few && half && call.channel_group() > 1 => 0,
-        MemoryLayout::Contiguous if few && !half => input + weights + COPY_BYTES,
-        MemoryLayout::Contiguous => input + output + weights + COPY_BYTES + kernel + partial_sums(call),
+    if call.output_channels.is_multiple_of(call.channel_group()) {
+        return ConvolutionTerms { fixed: kernel_bytes(call), ..ConvolutionTerms::default() };
     }
+    ConvolutionTerms { input: 0, ..call.copies() }
 }
 
-/// Multiprocessors of an H100 or H200, all of which work on tiles of 128 × 256 outputs.
-const MULTIPROCESSORS: u64 = 132;
-/// How many of them can work on tiles of 128 × 128, which come in larger clusters.
-const CLUSTERED_MULTIPROCESSORS: u64 = 120;
-/// Terms of the sum that one step of a kernel takes.
-const TERMS_PER_STEP: u64 = 64;
-/// Steps below which a sum is never split, and from which bf16 splits it into many parts.
-const SPLIT_STEPS: u64 = 80;
-const MANY_SPLIT_STEPS: u64 = 128;
-/// Parts into which bf16 splits a sum, below and from that number.
-const BF16_PARTS: [u64; 2] = [2, 8];
-/// Tiles below which a grid that fills no wave is not split.
-const LEAST_TILES: u64 = 32;
-/// Output channels from which the wider tile is used, and below which none of the two is.
-const WIDE_TILE_CHANNELS: u64 = 192;
-const NARROW_TILE_CHANNELS: u64 = 64;
+fn kernel_bytes(call: &ConvolutionCall) -> u64 {
+    let large = call.positions() > KERNEL_POSITIONS && call.output_channels >= KERNEL_CHANNELS;
+    if large { KERNEL_BYTES } else { 0 }
+}
 
-/// Bytes of the partial sums of a 3-D convolution in half precision.
-///
-/// The outputs are a matrix of positions × channels, cut into tiles. Tiles of the last, incomplete wave are split along
-/// the sum into as many parts as there are idle multiprocessors for, and each part of a tile is kept in fp32.
-pub fn partial_sums(call: &ConvolutionCall) -> u64 {
-    if call.kernel.len() != 3 || call.dtype == DType::Fp32 || call.output_channels < NARROW_TILE_CHANNELS {
-        return 0;
-    }
-    let wide = call.output_channels >= WIDE_TILE_CHANNELS;
-    let (tile_channels, cluster, wave) =
-        if wide { (256, 2, MULTIPROCESSORS) } else { (128, 8, CLUSTERED_MULTIPROCESSORS) };
-    let positions = call.batch * call.output.iter().product::<u64>();
-    let tiles = positions.div_ceil(128).next_multiple_of(cluster) * call.output_channels.div_ceil(tile_channels);
-    let steps = call.input_channels * call.kernel.iter().product::<u64>() / TERMS_PER_STEP;
-    let split_tiles = if tiles < wave { tiles } else { tiles % wave };
-    if steps < SPLIT_STEPS || split_tiles == 0 || (tiles < wave && tiles < LEAST_TILES) {
-        return 0;
-    }
-    let many = steps >= MANY_SPLIT_STEPS;
-    let most_parts = match call.dtype {
-        DType::Bf16 if tiles < wave => {
-            if many {
-                BF16_PARTS[0]
-            } else {
-                1
-            }
-        }
-        DType::Bf16 => BF16_PARTS[usize::from(many)],
-        DType::Fp16 | DType::Fp32 => steps,
+fn pointwise(call: &ConvolutionCall) -> u64 {
+    let large = match call.kernel.len() {
+        3 => call.positions() >= POINTWISE_POSITIONS[1] && call.input_channels <= POINTWISE_CHANNELS,
+        _ => call.positions() >= POINTWISE_POSITIONS[0] && !call.few_channels(),
     };
-    let parts = (wave / split_tiles).min(most_parts).max(1);
-    let parts = steps.div_ceil(steps.div_ceil(parts));
-    if parts < 2 { 0 } else { split_tiles * parts * 128 * tile_channels * 4 }
+    if large { POINTWISE_BYTES[usize::from(call.dtype == DType::Fp32)] } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(dtype: DType, channels: [u64; 2], side: u64, kernel: u64) -> ConvolutionCall {
+        ConvolutionCall {
+            dtype,
+            layout: MemoryLayout::Contiguous,
+            batch: 1,
+            input_channels: channels[0],
+            output_channels: channels[1],
+            input: vec![side; 2],
+            output: vec![side; 2],
+            kernel: vec![kernel; 2],
+        }
+    }
+
+    #[test]
+    fn a_workspace_is_the_sum_of_the_copies_it_transposes() {
+        for (channels, side) in [([128, 128], 1024), ([512, 512], 128), ([512, 256], 512), ([128, 3], 1024)] {
+            let call = call(DType::Fp16, channels, side, 3);
+            let terms = WorkspaceModel::Hopper.convolution(&call);
+            let padded = channels.map(|count| count.next_multiple_of(8));
+            assert_eq!(terms.input, padded[0] * side * side * 2);
+            assert_eq!(terms.output, padded[1] * side * side * 2);
+            assert_eq!(terms.weights, padded[0] * padded[1] * 9 * 2);
+            assert!(terms.total() - terms.input - terms.output - terms.weights < 512);
+        }
+    }
+
+    #[test]
+    fn copies_grow_with_what_they_copy_and_nothing_else_does() {
+        let small = WorkspaceModel::Hopper.convolution(&call(DType::Bf16, [64, 64], 256, 3));
+        let wide = WorkspaceModel::Hopper.convolution(&call(DType::Bf16, [128, 64], 256, 3));
+        let large = WorkspaceModel::Hopper.convolution(&call(DType::Bf16, [64, 64], 512, 3));
+        let single = WorkspaceModel::Hopper.convolution(&call(DType::Fp32, [64, 64], 256, 3));
+        assert_eq!([wide.input, wide.output, wide.weights], [2 * small.input, small.output, 2 * small.weights]);
+        assert_eq!([large.input, large.output, large.weights], [4 * small.input, 4 * small.output, small.weights]);
+        assert_eq!(
+            [single.input, single.output, single.weights],
+            [small.input, small.output, small.weights].map(|b| 2 * b)
+        );
+        assert_eq!([wide.fixed, large.fixed, single.fixed], [small.fixed; 3]);
+    }
+
+    #[test]
+    fn channels_innermost_need_no_copies_unless_they_are_padded() {
+        let last =
+            |channels| ConvolutionCall { layout: MemoryLayout::ChannelsLast, ..call(DType::Fp16, channels, 1024, 3) };
+        let even = WorkspaceModel::Hopper.convolution(&last([128, 128]));
+        assert_eq!([even.input, even.output, even.weights], [0; 3]);
+        let padded = WorkspaceModel::Hopper.convolution(&last([128, 3]));
+        assert_eq!(padded.output, 8 * 1024 * 1024 * 2);
+        assert_eq!(padded.input, 0);
+    }
+
+    #[test]
+    fn single_precision_on_ada_never_copies_the_output() {
+        for model in [WorkspaceModel::Hopper, WorkspaceModel::Ada] {
+            let half = model.convolution(&call(DType::Fp16, [128, 128], 512, 3));
+            assert_ne!(half.output, 0);
+        }
+        let single = call(DType::Fp32, [128, 128], 512, 3);
+        assert_eq!(WorkspaceModel::Ada.convolution(&single).output, 0);
+        assert_ne!(WorkspaceModel::Hopper.convolution(&single).output, 0);
+    }
 }
