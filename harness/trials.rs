@@ -58,9 +58,12 @@ const ON_EACH_DEVICE: [Simulated; 4] = [
     Simulated { name: "reconcile", run: checks::reconcile },
 ];
 
-/// The checks that choose the size of their cards themselves.
-const ON_FITTED_CARDS: [Simulated; 2] =
-    [Simulated { name: "capacity", run: checks::capacity }, Simulated { name: "scripted", run: checks::scripted }];
+/// The checks that choose the size of their cards themselves, or are not about size.
+const ON_FITTED_CARDS: [Simulated; 3] = [
+    Simulated { name: "capacity", run: checks::capacity },
+    Simulated { name: "perturbed", run: checks::perturbed },
+    Simulated { name: "scripted", run: checks::scripted },
+];
 
 /// The checks of an attached GPU.
 const ON_A_GPU: [&str; 3] = ["pipeline", "calibration", "reconcile"];

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report};
+use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::RunArgs;
@@ -187,7 +187,8 @@ fn print_reservations(report: &Report, family: &str, terminal: &mut Terminal<'_>
             vec![
                 device.to_owned(),
                 runs.to_string(),
-                format!("{} of {}", coverage.simulated.covered, coverage.simulated.of),
+                covered(coverage.simulated),
+                covered(coverage.recorded),
                 percent(over.get(over.len() / 2)),
                 percent(over.last()),
             ]
@@ -196,5 +197,11 @@ fn print_reservations(report: &Report, family: &str, terminal: &mut Terminal<'_>
     if rows.is_empty() {
         return Ok(());
     }
-    terminal.table(&["device", ">runs", ">sizes covered", ">reserved over needed, median", ">worst"], &rows)
+    let header = ["device", ">runs", ">covered, simulated", ">recorded", ">reserved over needed, median", ">worst"];
+    terminal.table(&header, &rows)
+}
+
+/// Sizes whose demand is within its reservation, of those that were looked at.
+fn covered(tally: Tally) -> String {
+    if tally.of == 0 { String::new() } else { format!("{} of {}", tally.covered, tally.of) }
 }
