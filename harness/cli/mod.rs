@@ -12,6 +12,7 @@ mod exit;
 mod merge;
 mod options;
 mod plan;
+mod program;
 mod replay;
 mod run;
 mod ship;
@@ -73,8 +74,8 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
         Some(Command::Advise(args)) => advise::advise(args, &catalogue()?, terminal),
         Some(Command::Calibrate(args)) => calibrate::calibrate(args, &catalogue()?, terminal),
         Some(Command::Merge(args)) => merge::merge(args, terminal),
+        Some(Command::Program(args)) => program::program(args, &catalogue()?, terminal),
         Some(Command::Replay(args)) => replay::replay(args, terminal),
         Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
-        Some(_) => Err(CliError::Unavailable("not in this build yet".to_owned())),
     }
 }

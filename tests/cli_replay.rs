@@ -1,0 +1,127 @@
+//! What `replay` promises other programs: figures of recordings, rows of snapshots, explained messages.
+
+mod binary;
+
+use std::io::Read;
+
+use binary::{bytes, data, headroom, list, text};
+use serde_json::Value;
+
+/// Lines of a recording as JSON.
+fn recording(name: &str) -> Vec<Value> {
+    let mut text = String::new();
+    let packed = std::fs::File::open(data(name)).unwrap();
+    flate2::read::MultiGzDecoder::new(packed).read_to_string(&mut text).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Eight counters a step and every recorded address of a script.
+fn figures_of_a_script(script: &Value) -> u64 {
+    let has_address = |step: &&Value| step[0][0] == "alloc" && step[0][3] == true && step[0][4].is_u64();
+    let steps = list(script, "steps");
+    8 * steps.len() as u64 + steps.iter().filter(has_address).count() as u64
+}
+
+/// Every address of a trace, eight counters at its end and three peaks.
+fn figures_of_a_trace(trace: &Value) -> u64 {
+    list(trace, "events").iter().filter(|event| event[0] == "alloc").count() as u64 + 8 + 3
+}
+
+#[test]
+fn recordings_are_compared_figure_by_figure_and_every_figure_is_equal() {
+    let files = [
+        "scenario-native.jsonl.gz",
+        "scenario-expandable.jsonl.gz",
+        "scenario-split128.jsonl.gz",
+        "scenario-pow2.jsonl.gz",
+        "scenario-gc.jsonl.gz",
+        "trace-native.jsonl.gz",
+        "trace-expandable.jsonl.gz",
+    ];
+    for name in files {
+        let count = if name.starts_with("trace") { figures_of_a_trace } else { figures_of_a_script };
+        let expected: u64 = recording(name).iter().map(count).sum();
+        let answer = headroom(&["replay", &data(name), "--json"]).json();
+        assert_eq!(bytes(&answer, "compared"), expected, "{name}");
+        assert_eq!(bytes(&answer, "equal"), expected, "{name}");
+        assert!(answer["first_difference"].is_null(), "{name}");
+    }
+}
+
+#[test]
+fn one_changed_counter_is_found_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("changed.jsonl");
+    let mut script = recording("scenario-pow2.jsonl.gz").remove(1);
+    let reserved = list(&script, "fields").iter().position(|field| field == "reserved").unwrap();
+    let counter = &mut script["steps"][100][1][reserved];
+    let recorded = counter.as_u64().unwrap() + 512;
+    *counter = recorded.into();
+    std::fs::write(&path, script.to_string()).unwrap();
+    let ran = headroom(&["replay", text(&path), "--json"]);
+    let answer = ran.json_of_any();
+    assert_eq!(ran.code, 1);
+    assert_eq!(bytes(&answer, "equal") + 1, bytes(&answer, "compared"));
+    let first = &answer["first_difference"];
+    assert_eq!((&first["recording"], &first["step"], &first["figure"]), (&1.into(), &100.into(), &"reserved".into()));
+    assert_eq!((bytes(first, "recorded"), bytes(first, "replayed")), (recorded, recorded - 512));
+}
+
+#[test]
+fn a_snapshot_gets_peaks_what_was_stranded_and_a_row_a_setting() {
+    for name in ["snapshot-native-sdxl-vae_decode-1024.pickle.gz", "snapshot-oom-native.pickle.gz"] {
+        let arguments = ["replay", &data(name), "--memory", "4GiB", "--setting", "max_split_size_mb:64", "--json"];
+        let answer = headroom(&arguments).json();
+        let stranded = &answer["stranded"];
+        let parts: u64 = ["used_bytes", "releasable_bytes", "stranded_bytes"].iter().map(|n| bytes(stranded, n)).sum();
+        assert_eq!(bytes(stranded, "reserved_bytes"), parts, "{name}");
+        let peaks = &answer["peaks"];
+        assert!(bytes(peaks, "allocated_bytes") <= bytes(peaks, "reserved_bytes"), "{peaks}");
+        let rows = list(&answer, "settings");
+        assert_eq!(rows.iter().filter(|row| row["as_recorded"] == true).count(), 1);
+        assert_eq!(rows.len(), 7);
+        assert_eq!(answer["least_capacity_bytes"], rows[0]["least_capacity_bytes"]);
+        for row in rows {
+            let least = bytes(row, "least_capacity_bytes");
+            assert!(bytes(row, "allocated_peak_bytes") <= least, "{row}");
+            assert_eq!(row["runs_out"], Value::Bool(least > 4 << 30), "{row}");
+        }
+        assert_eq!(rows.iter().filter(|row| row["is_bound"] == true).count(), 1);
+    }
+}
+
+#[test]
+fn the_recorded_setting_reserves_what_was_recorded() {
+    let answer = headroom(&["replay", &data("snapshot-native-sdxl-vae_decode-1024.pickle.gz"), "--json"]).json();
+    let recorded = &answer["settings"][0];
+    assert_eq!(bytes(recorded, "reserved_peak_bytes"), bytes(&answer["peaks"], "reserved_bytes"));
+    assert_eq!(recorded["environment"], "PYTORCH_ALLOC_CONF=backend:native");
+    assert!(recorded["runs_out"].is_null());
+}
+
+#[test]
+fn a_message_is_explained_with_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("message.txt");
+    let message = "Traceback\nCUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.76 GiB \
+                   of which 1.20 GiB is free. Of the allocated memory 6.00 GiB is allocated by PyTorch, and 3.20 GiB is \
+                   reserved by PyTorch but unallocated.";
+    std::fs::write(&path, message).unwrap();
+    let answer = headroom(&["replay", text(&path), "--json"]).json();
+    assert_eq!(bytes(&answer, "requested_bytes"), 2 << 30);
+    let help = answer["help"].to_string();
+    assert!(help.contains("expandable_segments:True"), "{help}");
+}
+
+#[test]
+fn a_page_of_a_replay_needs_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("replay.html");
+    let snapshot = data("snapshot-oom-native.pickle.gz");
+    assert_eq!(headroom(&["replay", &snapshot, "--html", text(&page)]).code, 0);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("expandable_segments:True"));
+    for fetched in ["<script src", "<link", "<img", "@import", "url("] {
+        assert!(!page.contains(fetched), "the page fetches something: {fetched}");
+    }
+}
