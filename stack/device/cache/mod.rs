@@ -3,6 +3,7 @@
 //! All of a cache's state is under one lock, which is held while models move. Locks are always taken in the order
 //! cache, device, and observers are called with neither held, so nothing here can wait in a ring.
 
+mod counting;
 mod entry;
 mod error;
 mod event;
@@ -12,6 +13,7 @@ mod key;
 mod load;
 mod lock;
 mod offload;
+mod removal;
 mod room;
 mod spec;
 mod state;
@@ -26,18 +28,16 @@ use headroom_base::{Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, mutant};
 
 use crate::device::Device;
 use crate::driver::DriverError;
-use crate::probe::{HookError, Registration, Scope, current, thread_number};
-use crate::weights::{HostPin, HostStore};
+use crate::probe::{HookError, current};
+use crate::weights::HostStore;
 use entry::Entry;
 pub use error::CacheError;
 pub use event::{Event, Observer};
-use guard::GuardParts;
 pub use guard::{LockedModel, Unlocked};
 pub use key::ModelKey;
 pub use lock::{LockReport, TOLERANCE_BYTES};
-use lock::{Locking, Request};
 pub use spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
-use state::{Slot, State};
+use state::State;
 pub use view::{ModelView, NotReconciled};
 pub use warning::{BeyondDevice, Pressure, Resident};
 
@@ -192,191 +192,6 @@ impl Cache {
     #[doc(hidden)]
     pub fn lock_outside_scopes(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
         self.lock_in(key, working_bytes, None)
-    }
-
-    /// Drops a model: now, or with its last lock where it is in use.
-    ///
-    /// # Errors
-    /// [`CacheError::UnknownModel`].
-    pub fn drop_model(&self, key: &ModelKey) -> Result<Dropped, CacheError> {
-        let mut events = Vec::new();
-        let mut state = self.state();
-        let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
-        let entry = state.entry_mut(slot);
-        if !std::mem::replace(&mut entry.drop_when_idle, true) {
-            state.drops_due += 1;
-        }
-        let gone = self.evict_due(&mut state, &mut events);
-        drop(state);
-        // A failed observer has marked the open windows; the model is dropped all the same.
-        let _ = self.tell(events);
-        Ok(if gone.contains(key) { Dropped::Now } else { Dropped::WhenIdle })
-    }
-
-    /// Moves every model that nobody uses to host memory and empties the allocator's cache. Returns the bytes moved.
-    ///
-    /// # Errors
-    /// What the driver said. What could be moved was.
-    pub fn offload_unlocked(&self) -> Result<u64, CacheError> {
-        let mut state = self.state();
-        let mut bytes = 0;
-        let mut events = Vec::new();
-        let mut failure = None;
-        for slot in state.candidates(Slot::MAX) {
-            let key = state.entry(slot).key.clone();
-            match self.offload_pieces(&mut state, slot, offload::Amount::All) {
-                Ok(moved) => {
-                    bytes += moved;
-                    events.push(Event::Offloaded { key, bytes: moved, remaining_bytes: 0 });
-                }
-                Err(error) => failure = failure.or(Some(error.of(&key))),
-            }
-        }
-        drop(state);
-        if bytes > 0 {
-            // Whatever stays cached is still credited to the next budget.
-            let _ = self.device().empty_cache();
-        }
-        let _ = self.tell(events);
-        failure.map_or(Ok(bytes), Err)
-    }
-
-    fn lock_in(
-        &self,
-        key: &ModelKey,
-        working_bytes: Option<u64>,
-        scope: Option<&Scope>,
-    ) -> Result<LockedModel, CacheError> {
-        let scope_id = scope.map(Scope::id);
-        // Counted before anything moves, so that a window that sees its effects also sees the lock.
-        self.device().ledger().take(scope_id);
-        let outcome = self.lock_counted(key, working_bytes, scope);
-        if outcome.is_err() {
-            self.device().ledger().give_back(scope_id);
-        }
-        outcome
-    }
-
-    fn lock_counted(
-        &self,
-        key: &ModelKey,
-        working_bytes: Option<u64>,
-        scope: Option<&Scope>,
-    ) -> Result<LockedModel, CacheError> {
-        let thread = thread_number();
-        let mut state = self.state();
-        let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
-        let entry = state.entry_mut(slot);
-        entry.holders.push(thread);
-        let compute = entry.compute;
-        let measured = scope.filter(|_| compute == ComputeOn::Device).zip(working_bytes);
-        let allowance_bytes = mutant!(
-            "measuring_allowance_left_out",
-            "an estimate that is too low spills or fails while it is measured, and is never corrected",
-            right: measured.map_or(0, |(scope, _)| scope.allowance_bytes()),
-            wrong: 0,
-        );
-        let asked_bytes = working_bytes.map(|bytes| bytes.saturating_add(allowance_bytes));
-        let request = Request { asked_bytes, measured: measured.is_some(), thread };
-        let mut locking = Locking::new(self, state, slot, key, request);
-        let outcome = if compute == ComputeOn::Host { locking.on_host() } else { locking.run() };
-        let report = self.finish_lock(locking, outcome)?;
-        let missing_bytes = report.missing_bytes;
-        let scope_id = scope.map(Scope::id);
-        let mut guard = LockedModel::new(
-            self.clone(),
-            GuardParts { slot, key: key.clone(), compute, thread, scope: scope_id, report },
-        );
-        if let Some(scope) = scope {
-            self.pin_for_open_windows(scope, slot);
-        }
-        if let Some((scope, estimate_bytes)) = measured {
-            let pins = self.pin_locked();
-            guard.set_window(Registration::open(self.device(), scope, key, estimate_bytes, missing_bytes, pins));
-        }
-        Ok(guard)
-    }
-
-    /// Takes the lock's count back where it failed, and tells what happened.
-    fn finish_lock(
-        &self,
-        mut locking: Locking<'_>,
-        outcome: Result<LockReport, CacheError>,
-    ) -> Result<LockReport, CacheError> {
-        let (slot, thread) = (locking.slot, locking.request.thread);
-        let entry = locking.state().entry_mut(slot);
-        let locks = entry.holders.len();
-        let uncount = mutant!(
-            "failed_lock_stays_counted",
-            "a model whose load failed once can never be moved off again",
-            right: outcome.is_err(),
-            wrong: false,
-        );
-        if uncount {
-            if let Some(position) = entry.holders.iter().rposition(|holder| *holder == thread) {
-                entry.holders.remove(position);
-            }
-            locking.state().unlocks += 1;
-        }
-        let (key, mut events) = (locking.key, locking.events);
-        if self.is_observed() {
-            events.push(match &outcome {
-                Ok(LockReport { budget, missing_bytes, .. }) => {
-                    Event::Locked { key: key.clone(), locks, budget: *budget, missing_bytes: *missing_bytes }
-                }
-                Err(error) => Event::LockFailed { key: key.clone(), error: error.to_string() },
-            });
-        }
-        if let Some(mut state) = locking.state
-            && outcome.is_err()
-        {
-            if state.drops_due > 0 {
-                self.evict_due(&mut state, &mut events);
-            }
-            self.changed().notify_all();
-        }
-        // A failed observer has marked the open windows; the lock stands.
-        let _ = self.tell(events);
-        outcome
-    }
-
-    /// A model that is locked beside open windows of the same scope stays in host memory until they close.
-    fn pin_for_open_windows(&self, scope: &Scope, slot: Slot) {
-        let state = self.state();
-        let entry = state.entry(slot);
-        self.device().core().windows.pin(scope.id(), || entry.pins.pin(&entry.host));
-    }
-
-    /// Pins of every model that is locked now, for a window that is about to open.
-    fn pin_locked(&self) -> Vec<HostPin> {
-        let state = self.state();
-        let locked = state.entries().filter(|(_, entry)| entry.is_locked());
-        locked.map(|(_, entry)| entry.pins.pin(&entry.host)).collect()
-    }
-
-    /// Evicts what was dropped and is idle. Returns whose.
-    fn evict_due(&self, state: &mut State, events: &mut Vec<Event>) -> Vec<ModelKey> {
-        let due = |entry: &Entry| {
-            let idle = mutant!(
-                "dropped_while_in_use",
-                "weights disappear under an operation that runs with them",
-                right: entry.is_idle(),
-                wrong: !entry.is_locked() || entry.pins.get() == 0,
-            );
-            entry.drop_when_idle && idle
-        };
-        let slots: Vec<_> = state.entries().filter(|(_, entry)| due(entry)).map(|(slot, _)| slot).collect();
-        let mut gone = Vec::new();
-        for slot in slots {
-            let Some(mut entry) = state.remove(slot) else { continue };
-            let device_bytes = entry.resident_bytes;
-            if device_bytes > 0 {
-                self.device().change(|memory| load::free_all(&mut entry, memory));
-            }
-            events.push(Event::Evicted { key: entry.key.clone(), device_bytes });
-            gone.push(entry.key);
-        }
-        gone
     }
 
     /// The figures of this cache's own device.

@@ -84,6 +84,11 @@ impl Core {
         self.note(call_hook(hook, HookPoint::StretchEnded).map_err(|error| error.0));
         let before = self.released();
         let value = change(self.memory.as_mut());
+        // A load that had to retry or ran out of memory tells of a device that was too full to measure on.
+        match self.memory.counters() {
+            Ok(counters) => self.windows.count(counters.num_alloc_retries, counters.num_ooms),
+            Err(error) => self.windows.fail_all(&error.to_string()),
+        }
         let after = self.released();
         match (before, after) {
             (Ok(before), Ok(after)) => self.windows.shift(&before, &after),

@@ -83,9 +83,14 @@ impl OpenWindow {
             Some(growth) => self.best.driver = larger(self.best.driver, growth),
             None => self.driver_known = false,
         }
-        self.retries += peaks.retries.saturating_sub(self.retries_mark);
-        self.ooms += peaks.ooms.saturating_sub(self.ooms_mark);
-        (self.retries_mark, self.ooms_mark) = (peaks.retries, peaks.ooms);
+        self.count(peaks.retries, peaks.ooms);
+    }
+
+    /// Adds what the allocator counted since the last time.
+    fn count(&mut self, retries: u64, ooms: u64) {
+        self.retries += retries.saturating_sub(self.retries_mark);
+        self.ooms += ooms.saturating_sub(self.ooms_mark);
+        (self.retries_mark, self.ooms_mark) = (retries, ooms);
     }
 
     fn begin(&mut self, retries: u64, ooms: u64) {
@@ -121,6 +126,12 @@ impl WindowStack {
     pub(super) fn fold(&mut self, peaks: &Peaks) {
         if let Some(window) = self.open.last_mut() {
             window.fold(peaks);
+        }
+    }
+
+    pub(super) fn count(&mut self, retries: u64, ooms: u64) {
+        if let Some(window) = self.open.last_mut() {
+            window.count(retries, ooms);
         }
     }
 

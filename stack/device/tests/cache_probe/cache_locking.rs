@@ -279,3 +279,28 @@ fn observers_hear_what_happened_in_order_and_may_call_the_cache() {
         ["loaded a 2000", "locked a", "unlocked a 0", "offloaded a 1000", "loaded b 2000", "locked b", "unlocked b 0"];
     assert_eq!(said, expected);
 }
+
+#[test]
+fn a_cache_that_nobody_has_any_more_gives_the_device_back_what_it_held() {
+    let rig = Wishes::mib(8_000).rig();
+    rig.add("m", 1_000);
+    let locked = rig.lock("m", 0);
+    let (device, card) = (rig.device.clone(), rig.card.clone());
+    drop(rig);
+    assert_eq!(device.counters().unwrap().allocated.current, 1_000 * MIB, "a guard keeps its cache");
+    drop(locked);
+    assert_eq!(device.counters().unwrap().allocated.current, 0);
+    device.empty_cache().unwrap();
+    assert_eq!(card.held_bytes(), 0);
+}
+
+#[test]
+fn models_of_one_cache_are_told_apart_and_pieces_too() {
+    let rig = Wishes::mib(8_000).rig();
+    rig.add("m", 100);
+    assert!(matches!(rig.cache.add(model("m", 200)), Err(CacheError::AlreadyAdded { .. })));
+    let twice = ModelSpec::synthetic("n", [PieceSpec::new("a", 1), PieceSpec::new("a", 2)]);
+    assert!(matches!(rig.cache.add(twice), Err(CacheError::DuplicatePiece { .. })));
+    assert!(matches!(rig.cache.drop_model(&key("n")), Err(CacheError::UnknownModel { .. })));
+    assert_eq!(rig.cache.models().len(), 1);
+}

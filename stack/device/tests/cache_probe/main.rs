@@ -2,7 +2,9 @@
 
 mod cache_credit;
 mod cache_locking;
+mod cache_properties;
 mod faults;
+mod probe_stretches;
 mod probe_windows;
 mod public_reports_drivers;
 mod public_reports_estimates;

@@ -1,0 +1,167 @@
+//! Windows during which models come and go, and windows inside windows: each is billed its own memory, once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use headroom_base::{InvalidReason, MIB, Validity};
+use headroom_device::Device;
+use headroom_device::probe::{Hook, HookError, HookPoint};
+
+use crate::rig::{Wishes, in_scope, key, only_window};
+
+#[test]
+fn a_co_locked_models_weights_are_not_billed() {
+    let rig = Wishes::mib(24_000).rig();
+    rig.add("vae", 300);
+    rig.add("other", 2_000);
+    let scope = in_scope(0, |_| {
+        let vae = rig.lock("vae", 1_000);
+        let before = rig.hold(600);
+        rig.device.free(before).unwrap();
+        let other = rig.cache.lock(&key("other"), None).unwrap();
+        let after = rig.hold(500);
+        rig.device.free(after).unwrap();
+        drop(vae);
+        drop(other);
+    });
+    assert_eq!(only_window(&scope), (600, 2, Validity::Valid));
+}
+
+#[test]
+fn a_model_that_leaves_during_a_window_hides_nothing() {
+    let rig = Wishes::mib(24_000).rig();
+    rig.add("vae", 300);
+    rig.add("other", 2_000);
+    let scope = in_scope(0, |_| {
+        let other = rig.cache.lock(&key("other"), None).unwrap();
+        let vae = rig.lock("vae", 1_000);
+        drop(other);
+        rig.cache.drop_model(&key("other")).unwrap();
+        // `other` is pinned while the window is open, so it only leaves the device.
+        rig.cache.offload_unlocked().unwrap();
+        assert_eq!((rig.view("other").host_pins, rig.resident_mib("other")), (1, 0));
+        let held = rig.hold(900);
+        rig.device.free(held).unwrap();
+        drop(vae);
+    });
+    let (demand, _, validity) = only_window(&scope);
+    assert_eq!((demand, validity), (900, Validity::Valid));
+    assert!(rig.cache.model(&key("other")).is_none(), "it goes when the window closes");
+}
+
+#[test]
+fn an_inner_window_is_billed_to_itself_and_the_outer_peak_before_it_is_kept() {
+    for (before, inner, after) in [(700, 1_500, 200), (200, 1_500, 900), (300, 100, 200)] {
+        let rig = Wishes::mib(24_000).rig();
+        rig.add("outer", 300);
+        rig.add("inner", 200);
+        let scope = in_scope(0, |_| {
+            let outer = rig.lock("outer", 1_000);
+            let held = rig.hold(before);
+            rig.device.free(held).unwrap();
+            let locked = rig.lock("inner", 1_000);
+            let held = rig.hold(inner);
+            rig.device.free(held).unwrap();
+            drop(locked);
+            let held = rig.hold(after);
+            rig.device.free(held).unwrap();
+            drop(outer);
+        });
+        let demands: Vec<_> =
+            scope.recorded().iter().map(|r| (r.model.to_string(), r.measurement.demand_bytes / MIB)).collect();
+        assert_eq!(demands, [("inner".into(), inner), ("outer".into(), before.max(after))]);
+        assert!(scope.recorded().iter().all(|r| r.measurement.validity.is_valid()));
+    }
+}
+
+#[test]
+fn an_outer_window_that_closes_first_keeps_what_it_had_and_the_inner_one_goes_on() {
+    let rig = Wishes::mib(24_000).rig();
+    rig.add("outer", 300);
+    rig.add("inner", 200);
+    let scope = in_scope(0, |_| {
+        let outer = rig.lock("outer", 1_000);
+        rig.free_and_unreleased(600);
+        let inner = rig.lock("inner", 1_000);
+        rig.free_and_unreleased(900);
+        drop(outer);
+        rig.free_and_unreleased(1_100);
+        drop(inner);
+    });
+    let demands: Vec<_> =
+        scope.recorded().iter().map(|r| (r.model.to_string(), r.measurement.demand_bytes / MIB)).collect();
+    // 900 MiB idle beside 1,100 in use: the inner operation's own reserve.
+    assert_eq!(demands, [("outer".into(), 600), ("inner".into(), 2_000)]);
+    assert!(scope.recorded().iter().all(|r| r.measurement.validity.is_valid()));
+    rig.assert_empties();
+}
+
+#[test]
+fn memory_that_the_outer_operation_holds_is_not_billed_to_the_inner_one() {
+    let rig = Wishes::mib(24_000).rig();
+    rig.add("outer", 300);
+    rig.add("inner", 200);
+    let scope = in_scope(0, |_| {
+        let outer = rig.lock("outer", 1_000);
+        let latents = rig.hold(600);
+        let inner = rig.lock("inner", 1_000);
+        rig.free_and_unreleased(900);
+        drop(inner);
+        let more = rig.hold(200);
+        rig.device.free(latents).unwrap();
+        rig.device.free(more).unwrap();
+        drop(outer);
+    });
+    let demands: Vec<_> = scope.recorded().iter().map(|r| r.measurement.demand_bytes / MIB).collect();
+    assert_eq!(demands, [900, 800]);
+}
+
+#[test]
+fn a_failed_co_lock_leaves_the_window_right_or_invalid_and_the_weights_off() {
+    let rig = Wishes::mib(4_000).rig();
+    rig.add("vae", 300);
+    rig.cache.add(crate::rig::model("huge", 9_000).whole()).unwrap();
+    let scope = in_scope(0, |_| {
+        let vae = rig.lock("vae", 1_000);
+        rig.free_and_unreleased(600);
+        assert!(rig.cache.lock(&key("huge"), None).is_err());
+        assert_eq!(rig.view("huge").host_pins, 0);
+        drop(vae);
+    });
+    // The failed load ran the allocator out of memory while the window was open.
+    assert_eq!(only_window(&scope).2, Validity::Invalid(InvalidReason::OutOfMemory));
+    rig.assert_empties();
+}
+
+/// A hook that takes memory and gives it back when the second window is about to open.
+#[derive(Default)]
+struct Busy {
+    device: OnceLock<Device>,
+    openings: AtomicU64,
+}
+
+impl Hook for Busy {
+    fn at(&self, point: HookPoint) -> Result<(), HookError> {
+        if point == HookPoint::WindowOpening && self.openings.fetch_add(1, Ordering::SeqCst) == 1 {
+            let device = self.device.get().unwrap();
+            device.free(device.allocate(1_500 * MIB).unwrap()).unwrap();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_the_outer_operation_takes_until_the_very_opening_of_an_inner_window_is_kept() {
+    let busy = Arc::new(Busy::default());
+    let rig = Wishes::mib(24_000).hook(busy.clone()).rig();
+    busy.device.set(rig.device.clone()).unwrap();
+    rig.add("outer", 300);
+    rig.add("inner", 200);
+    let scope = in_scope(0, |_| {
+        let outer = rig.lock("outer", 1_000);
+        drop(rig.lock("inner", 1_000));
+        drop(outer);
+    });
+    let demands: Vec<_> = scope.recorded().iter().map(|r| r.measurement.demand_bytes / MIB).collect();
+    assert_eq!(demands, [0, 1_500]);
+}
