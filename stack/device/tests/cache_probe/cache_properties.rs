@@ -71,7 +71,7 @@ fn check(rig: &Rig, own: &ModelKey, report: &LockReport, before: &[(ModelKey, u6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn locks_keep_their_promises(
