@@ -1,6 +1,6 @@
 //! What the GPU's libraries allocate beside inputs and outputs, as documented rules per GPU architecture.
 
-use headroom_base::{DType, KIB, MIB, MemoryLayout, mutant};
+use headroom_base::{DType, KIB, MIB, MemoryLayout};
 
 use super::execution::Library;
 use super::partial_sums::partial_sums;
@@ -153,12 +153,7 @@ impl WorkspaceModel {
         }
         match call.layout {
             MemoryLayout::ChannelsLast => channels_last(call),
-            MemoryLayout::Contiguous => mutant!(
-                "convolution_workspace_left_out",
-                "predictions would miss the copies that make the peak of every autoencoder",
-                right: self.contiguous(call),
-                wrong: ConvolutionTerms::default(),
-            ),
+            MemoryLayout::Contiguous => self.contiguous(call),
         }
     }
 

@@ -37,6 +37,13 @@ impl Caches {
         &mut self.kept[self.next]
     }
 
+    /// Lets go of everything, last first as a Python list does.
+    pub(super) fn release(mut self) {
+        while let Some(kept) = self.kept.pop() {
+            drop(kept);
+        }
+    }
+
     pub(super) fn advance(&mut self) {
         self.next += 1;
     }

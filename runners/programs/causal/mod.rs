@@ -155,7 +155,7 @@ impl VideoAutoencoder {
             join(recorder, &mut clip, &mut next, frames);
         }
         let clip = clip.map(|clip| recorder.map(&clip, "clamp"));
-        drop(caches);
+        caches.release();
         drop(latents);
         drop(next);
         clip.unwrap_or_else(|| recorder.empty(&[0], recorder.element(), "no frames"))
@@ -173,7 +173,7 @@ impl VideoAutoencoder {
             join(recorder, &mut clip, &mut next, moments);
         }
         let clip = clip.map(|clip| recorder.causal("quant_conv", &self.quant, &clip));
-        drop(caches);
+        caches.release();
         drop(next);
         clip.unwrap_or_else(|| recorder.empty(&[0], recorder.element(), "no frames"))
     }

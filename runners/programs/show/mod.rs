@@ -11,6 +11,8 @@ pub use chart::html;
 
 /// Layers shown at most; more are cut around the peak.
 const LAYERS_SHOWN: usize = 40;
+/// Layers below which a finer cut is shown, even if there are too many of it.
+const LAYERS_WANTED: usize = 6;
 /// Characters of the longest bar.
 const BAR_WIDTH: u64 = 32;
 /// Tensors shown at most; the rest is summed up.
@@ -29,14 +31,15 @@ pub struct Layer {
     pub after_bytes: u64,
 }
 
-/// The program's layers in execution order, at the greatest depth at which there are at most `most` of them.
+/// The program's layers in execution order, at the greatest depth at which there are at most `most` of them, or at the
+/// first that shows more than a handful.
 pub fn layers(program: &Program, run: Run, most: usize) -> Vec<Layer> {
     let live = program.live_bytes(run);
     let deepest = program.allocations().map(|live| live.label.place.split('.').count()).max().unwrap_or(1);
     let mut best = layers_at(program, &live, 1);
     for depth in 2..=deepest {
         let finer = layers_at(program, &live, depth);
-        if finer.len() > most {
+        if finer.len() > most && best.len() >= LAYERS_WANTED {
             break;
         }
         best = finer;

@@ -10,13 +10,13 @@ use headroom_family::architecture::{
 };
 use headroom_runners::programs::evidence::Recorded;
 
-/// A recording's path.
-pub fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/h200").join(name)
+/// A recording's path below the test data.
+pub(crate) fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name)
 }
 
-/// The architecture behind a recorded family's operation.
-pub fn architecture(recorded: &Recorded) -> Option<Architecture> {
+/// The architecture that was recorded.
+pub(crate) fn architecture(recorded: &Recorded) -> Option<Architecture> {
     let sixteen = AutoencoderKl {
         latent_channels: 16,
         use_quant_conv: false,
@@ -29,7 +29,7 @@ pub fn architecture(recorded: &Recorded) -> Option<Architecture> {
     Some(match (recorded.family.as_str(), recorded.case.operation) {
         ("sdxl", Operation::Denoise) => Architecture::Unet2dCondition(Unet2dCondition::default()),
         ("flux", Operation::Denoise) => Architecture::FluxTransformer(FluxTransformer::default()),
-        ("sdxl", _) => Architecture::AutoencoderKl(AutoencoderKl::default()),
+        ("sd15" | "sdxl", _) => Architecture::AutoencoderKl(AutoencoderKl::default()),
         ("flux" | "sd3" | "z-image", _) => Architecture::AutoencoderKl(sixteen),
         ("cogview4", _) => Architecture::AutoencoderKl(AutoencoderKl {
             block_out_channels: vec![128, 512, 1024, 1024],

@@ -1,0 +1,11 @@
+//! The programs against what was recorded on a real device, and against published figures.
+
+#![allow(clippy::print_stdout, reason = "the tables that these tests print are what the README quotes")]
+
+mod programs {
+    mod cases;
+    mod published;
+    mod traces;
+    mod windows;
+}
+mod recorded;

@@ -1,0 +1,96 @@
+//! Predictions against every window that was recorded on an H200.
+
+use headroom_base::AllocatorKind;
+use headroom_runners::programs::evidence::{Compared, compare, describe, read_windows, table};
+
+use crate::recorded;
+
+fn compared(name: &str) -> Vec<Compared> {
+    let text = std::fs::read_to_string(recorded::path(name)).unwrap();
+    let windows = read_windows(&text).unwrap();
+    let (compared, left_out) = compare(&windows, recorded::architecture);
+    assert!(left_out.is_empty(), "{name}: no prediction for {left_out:?}");
+    assert_eq!(compared.iter().map(|entry| entry.windows).sum::<usize>(), windows.len());
+    println!("\n### {name}\n\n{}", table(&compared));
+    compared
+}
+
+/// A comparison that is reported and not held to the limits, with the reason.
+struct Exempt {
+    what: &'static str,
+    applies: fn(&Compared) -> bool,
+}
+
+const EXEMPT: [Exempt; 3] = [
+    Exempt {
+        what: "a convolution search tries algorithms of any workspace",
+        applies: |entry| entry.warmup && entry.recorded.options.contains("convolution benchmark"),
+    },
+    Exempt {
+        what: "models of at most a few MiB in expandable segments take pages that earlier models of the process left",
+        applies: |entry| {
+            entry.allocator == AllocatorKind::ExpandableSegments
+                && entry.reserved_bytes.1 < 256 << 20
+                && entry.allocated_error_bytes() == 0
+        },
+    },
+    Exempt {
+        what: "the driver's pool hands out more on a first run",
+        applies: |entry| entry.allocator == AllocatorKind::CudaMallocAsync && entry.warmup,
+    },
+];
+
+/// Names every comparison outside the limits that no reason is known for.
+fn unexplained(compared: &[Compared]) -> Vec<String> {
+    let misses = compared.iter().filter(|entry| !entry.allocated_holds() || !entry.reserved_holds());
+    misses
+        .filter(|entry| match EXEMPT.iter().find(|exempt| (exempt.applies)(entry)) {
+            Some(exempt) => {
+                println!("- {}: {}", exempt.what, describe(entry));
+                false
+            }
+            None => true,
+        })
+        .map(describe)
+        .collect()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+fn every_recorded_window_is_predicted_within_the_limits() {
+    let mut all = compared("h200/windows.jsonl");
+    all.extend(compared("h200/windows-options.jsonl"));
+    let unexplained = unexplained(&all);
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+    let exact = all.iter().filter(|entry| entry.allocated_error_bytes() == 0).count();
+    println!("{exact} of {} allocated peaks are exact", all.len());
+    assert!(exact * 10 >= all.len() * 8, "only {exact} of {} allocated peaks are exact", all.len());
+}
+
+#[test]
+fn held_out_windows_are_predicted_within_the_limits_but_for_small_images() {
+    let all = compared("h200/windows-held-out.jsonl");
+    let misses = unexplained(&all);
+    for miss in &misses {
+        println!("- {miss}");
+    }
+    // Partial sums in two dimensions are not modelled: they show where the whole operation takes little.
+    assert!(misses.len() * 25 <= all.len(), "{} of {} miss", misses.len(), all.len());
+    let allocated = all.iter().filter(|entry| entry.allocated_holds()).count();
+    assert!(allocated * 100 >= all.len() * 98, "{allocated} of {} allocated peaks hold", all.len());
+}
+
+#[test]
+fn the_bound_for_the_stream_ordered_pool_is_within_a_fifth_at_the_median() {
+    let mut all = compared("h200/windows.jsonl");
+    all.extend(compared("h200/windows-options.jsonl"));
+    all.retain(|entry| entry.allocator == AllocatorKind::CudaMallocAsync && !entry.warmup);
+    let errors: Vec<f64> = all.iter().map(Compared::reserved_error).collect();
+    let middle = median(errors);
+    println!("median excess of {} cases: {:.1} %", all.len(), 100.0 * middle);
+    assert!(middle <= 0.20, "median excess {:.1} %", 100.0 * middle);
+}
