@@ -1,6 +1,6 @@
 //! `advise`: what each allocator setting needs for one operation, and whether a card is large enough.
 
-use headroom_base::{Bytes, Case, MIB, Operation, Tiling};
+use headroom_base::{AllocatorKind, Bytes, Case, MIB, Operation, Tiling};
 use serde::Serialize;
 
 use super::args::AdviseArgs;
@@ -24,6 +24,9 @@ struct Answer<'a> {
     model: &'a str,
     case: Case,
     memory_bytes: Option<u64>,
+    /// The setting in use now, if it was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_use: Option<AllocatorKind>,
     #[serde(flatten)]
     advice: Advice,
     /// The largest tile with which a card fits that is too small without.
@@ -31,7 +34,7 @@ struct Answer<'a> {
     tile_that_fits: Option<u32>,
 }
 
-/// Says what each setting needs.
+/// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in.
 ///
 /// # Errors
 /// For names that are not known, a case that has no program, or when nothing can be printed.
@@ -42,7 +45,8 @@ pub(super) fn advise(args: &AdviseArgs, catalogue: &Catalogue, terminal: &mut Te
     let nothing_fits = advice.settings.iter().all(|setting| setting.fits == Some(false));
     let tile_that_fits = nothing_fits.then(|| tile_that_fits(&chosen, memory_bytes)).flatten();
     let (family, model) = (chosen.family.name.as_str(), chosen.model.key.as_str());
-    let answer = Answer { family, model, case: chosen.case, memory_bytes, advice, tile_that_fits };
+    let in_use = args.allocator;
+    let answer = Answer { family, model, case: chosen.case, memory_bytes, in_use, advice, tile_that_fits };
     if args.case.json {
         terminal.json(&answer)?
     } else {
@@ -63,7 +67,7 @@ fn advice_for(chosen: &Chosen<'_>, case: Case, memory_bytes: Option<u64>) -> Res
     let question = Question {
         architecture,
         case,
-        execution: chosen.execution(headroom_base::AllocatorKind::Native),
+        execution: chosen.execution_of_its_own(),
         context_bytes: context_bytes.unwrap_or(USUAL_CONTEXT_BYTES),
         memory_bytes,
     };
@@ -91,8 +95,9 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
     let header = ["setting", ">allocated peak", ">reserved peak", ">least card", "fits", "environment"];
     terminal.table(&header, &rows)?;
     terminal.line(format!(
-        "Peaks are beyond weights and inputs; the least card has {} of them and {} for the context in it.",
+        "Peaks are beyond weights and inputs; the least card has {} of them (in {}) and {} for the context in it.",
         Bytes(*weights_bytes),
+        answer.case.dtype,
         Bytes(*context_bytes)
     ))?;
     terminal.line("≤: the driver's pool has no public policy; its figures are upper bounds.")?;
@@ -104,6 +109,11 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
             Bytes(setting.least_capacity_bytes),
             setting.environment
         ))?;
+    }
+    let used = settings.iter().find(|setting| Some(setting.allocator) == answer.in_use);
+    if let (Some(used), Some(best)) = (used, best) {
+        let saved = used.least_capacity_bytes.saturating_sub(best.least_capacity_bytes);
+        terminal.line(format!("That is {} less than {} needs, which is in use.", Bytes(saved), used.allocator))?;
     }
     if let Some(memory) = answer.memory_bytes {
         let any = settings.iter().any(|setting| setting.fits == Some(true));

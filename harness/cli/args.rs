@@ -195,6 +195,9 @@ pub struct AdviseArgs {
     /// The card's memory.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
+    /// The allocator in use now, to say what a change saves.
+    #[arg(long)]
+    pub allocator: Option<AllocatorKind>,
 }
 
 /// Arguments of `program`.

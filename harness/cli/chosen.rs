@@ -87,6 +87,11 @@ impl<'a> Chosen<'a> {
         execution_of(self.model, &self.case, &self.hard(allocator))
     }
 
+    /// How its program runs where the weights were loaded in the element type that it runs in.
+    pub(super) fn execution_of_its_own(&self) -> Execution {
+        Execution { stored: None, ..self.execution(AllocatorKind::Native) }
+    }
+
     /// `vae_decode fp16 1024x1024 of sdxl's vae`, for people.
     pub(super) fn name(&self) -> String {
         format!("{} of {}'s {}", self.case, self.family.name, self.model.key)

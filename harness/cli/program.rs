@@ -90,7 +90,7 @@ pub(super) fn program(
             "model `{key}` is known by its size alone: give it an architecture to derive a program"
         ))
     })?;
-    let execution = chosen.execution(headroom_base::AllocatorKind::Native);
+    let execution = chosen.execution_of_its_own();
     let program = programs::program(architecture, &chosen.case, &execution)
         .map_err(|error| CliError::Value(error.to_string()))?;
     if let Some(path) = &args.html {
