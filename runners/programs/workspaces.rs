@@ -143,10 +143,10 @@ impl WorkspaceModel {
     /// output, with channels padded to what tensor cores take at once; given channels innermost it copies only those
     /// whose channels need padding. The first layers of models have so few input channels that another kernel runs,
     /// which needs nothing in half precision and copies of input and weights in single. A 1×1 convolution needs no
-    /// copies. On Hopper, 3-D convolutions in half precision keep partial sums.
+    /// copies. On Hopper, some kinds of calls in half precision keep partial sums.
     ///
-    /// Not modelled: partial sums in two dimensions and in single precision, at most 132 × 128 KiB for any call, which
-    /// follow heuristics that no simple rule was found for; and what a benchmark's search tries.
+    /// Not modelled: partial sums of most calls in two dimensions and of all in single precision, at most 132 × 128 KiB
+    /// for any call, which follow heuristics that no simple rule was found for; and what a benchmark's search tries.
     pub fn convolution(self, call: &ConvolutionCall) -> ConvolutionTerms {
         if call.is_pointwise() {
             return ConvolutionTerms { fixed: pointwise(call), ..ConvolutionTerms::default() };
