@@ -131,21 +131,6 @@ impl Bin {
         }
     }
 
-    /// Exchanges the entry with this key for another of the same bin.
-    #[inline]
-    pub(super) fn replace(&mut self, key: Key, new: Entry) {
-        if let Self::Line(line) = self
-            && let [.., before, lowest] = line.as_mut_slice()
-            && lowest.key() == key
-            && new.key() < before.key()
-        {
-            *lowest = new;
-            return;
-        }
-        self.remove(key);
-        self.insert(new);
-    }
-
     /// Adds all entries in ascending order.
     pub(super) fn append_to(&self, all: &mut Vec<Entry>) {
         match self {

@@ -2,6 +2,9 @@
 //!
 //! Sizes fall into bins: one per multiple of 512 up to 64 KiB, 64 per power of two above. A bit per bin says whether it
 //! holds anything, so that the next one that does is found without looking at any. Inside a bin the blocks are in order.
+//!
+//! The block that was put in last waits outside the bins: more often than not it is the next to be taken out again, or to
+//! be joined with a neighbour.
 
 use super::bin::{Bin, Key};
 use super::sizes::BLOCK_UNIT_BYTES;
@@ -15,6 +18,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    const NONE: Self = Self { bytes: 0, address: 0, block: u32::MAX };
+
     #[inline]
     pub(super) fn key(&self) -> Key {
         key(self.bytes, self.address)
@@ -39,6 +44,8 @@ const _: () = assert!(WORDS <= 64);
 /// Free blocks by size, equal sizes by address.
 #[derive(Clone, Debug)]
 pub(super) struct FreeBlocks {
+    /// What was put in last and is in no bin yet; without bytes where there is no such block.
+    latest: Entry,
     /// A bit for each word that is not 0.
     summary: u64,
     /// A bit for each bin that is not empty.
@@ -48,7 +55,7 @@ pub(super) struct FreeBlocks {
 
 impl Default for FreeBlocks {
     fn default() -> Self {
-        Self { summary: 0, words: [0; WORDS], bins: vec![Bin::EMPTY; BINS] }
+        Self { latest: Entry::NONE, summary: 0, words: [0; WORDS], bins: vec![Bin::EMPTY; BINS] }
     }
 }
 
@@ -63,24 +70,35 @@ fn bin_of(bytes: u64) -> usize {
 impl FreeBlocks {
     #[inline]
     pub(super) fn insert(&mut self, new: Entry) {
-        self.insert_into(bin_of(new.bytes), new);
+        let before = std::mem::replace(&mut self.latest, new);
+        if before.bytes > 0 {
+            self.insert_into(bin_of(before.bytes), before);
+        }
     }
 
     #[inline]
     pub(super) fn remove(&mut self, bytes: u64, address: u64) {
-        self.remove_from(bin_of(bytes), key(bytes, address));
+        if self.is_latest(bytes, address) {
+            self.latest = Entry::NONE;
+        } else {
+            self.remove_from(bin_of(bytes), key(bytes, address));
+        }
     }
 
     /// The same as removing one and inserting the other.
     #[inline]
     pub(super) fn replace(&mut self, bytes: u64, address: u64, new: Entry) {
-        let (from, to) = (bin_of(bytes), bin_of(new.bytes));
-        if from == to {
-            self.bins[from].replace(key(bytes, address), new);
+        if self.is_latest(bytes, address) {
+            self.latest = new;
         } else {
-            self.remove_from(from, key(bytes, address));
-            self.insert_into(to, new);
+            self.remove_from(bin_of(bytes), key(bytes, address));
+            self.insert(new);
         }
+    }
+
+    #[inline]
+    fn is_latest(&self, bytes: u64, address: u64) -> bool {
+        self.latest.address == address && self.latest.bytes == bytes
     }
 
     #[inline]
@@ -103,26 +121,40 @@ impl FreeBlocks {
     /// The smallest block of at least `bytes`; among equals the lowest address.
     #[inline]
     pub(super) fn best_fit(&self, bytes: u64) -> Option<Entry> {
-        let bin = bin_of(bytes);
+        self.lower_of_latest(self.binned_from(key(bytes, 0)), key(bytes, 0))
+    }
+
+    /// The block that follows `entry` in the order.
+    pub(super) fn after(&self, entry: Entry) -> Option<Entry> {
+        self.lower_of_latest(self.binned_from(entry.key() + 1), entry.key() + 1)
+    }
+
+    /// `found`, or the block put in last where that comes before it but not before `key`.
+    #[inline]
+    fn lower_of_latest(&self, found: Option<Entry>, key: Key) -> Option<Entry> {
+        let latest = self.latest;
+        let is_lower = latest.bytes > 0 && latest.key() >= key && found.is_none_or(|found| latest.key() < found.key());
+        if is_lower { Some(latest) } else { found }
+    }
+
+    #[inline]
+    fn binned_from(&self, key: Key) -> Option<Entry> {
+        let bin = bin_of((key >> 64) as u64);
         if self.words[bin / 64] >> (bin % 64) & 1 == 1
-            && let Some(found) = self.bins[bin].from(key(bytes, 0))
+            && let Some(found) = self.bins[bin].from(key)
         {
             return Some(found);
         }
         self.bins[self.bin_after(bin)?].lowest()
     }
 
-    /// The block that follows `entry` in the order.
-    pub(super) fn after(&self, entry: Entry) -> Option<Entry> {
-        let bin = bin_of(entry.bytes);
-        self.bins[bin].from(entry.key() + 1).or_else(|| self.bins[self.bin_after(bin)?].lowest())
-    }
-
     /// The last block smaller than `bytes`.
     pub(super) fn last_below(&self, bytes: u64) -> Option<Entry> {
         let bin = bin_of(bytes);
         let earlier = || self.bins[..bin].iter().rev().find_map(Bin::highest);
-        self.bins[bin].below(key(bytes, 0)).or_else(earlier)
+        let binned = self.bins[bin].below(key(bytes, 0)).or_else(earlier);
+        let latest = Some(self.latest).filter(|latest| latest.bytes > 0 && latest.bytes < bytes);
+        binned.into_iter().chain(latest).max_by_key(Entry::key)
     }
 
     /// All blocks in order, as they are now.
@@ -130,6 +162,9 @@ impl FreeBlocks {
         let mut all = Vec::new();
         for bin in &self.bins {
             bin.append_to(&mut all);
+        }
+        if self.latest.bytes > 0 {
+            all.insert(all.partition_point(|entry| entry.key() < self.latest.key()), self.latest);
         }
         all
     }
