@@ -83,7 +83,8 @@ impl Estimate {
     /// For a denominator of 0.
     pub fn of_fraction(analytic_bytes: u64, numerator: u128, denominator: u64, source: Source) -> Self {
         let empirical_bytes = divided_up(numerator, denominator);
-        let with_margin = |numerator: u128| divided_up(numerator.saturating_mul(21).div_ceil(20), denominator);
+        // ⌈21n/20⌉ as n + ⌈n/20⌉, which never exceeds what 128 bits hold where n alone does not.
+        let with_margin = |numerator: u128| divided_up(numerator.saturating_add(numerator.div_ceil(20)), denominator);
         let margin_bytes = mutant!(
             "margin_left_out",
             "the next run that needs one byte more than the measured ones runs out of memory",

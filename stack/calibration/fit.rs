@@ -63,7 +63,8 @@ pub struct NegativeRemainder {
 ///
 /// One enormous window counts like any other: a valid, fully resident window of a finished attempt was
 /// needed, and leaving it out because it is large would make the next such run fail. It raises the line
-/// at other sizes too, at most in proportion to the size; resetting the model is the way to drop it.
+/// at other sizes too: at smaller ones at most to what it needed itself, at larger ones at most in proportion
+/// to the size. Resetting the model is the way to drop it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fit {
     /// The line, without margin.
@@ -180,10 +181,15 @@ fn upper_hull(tops: &[Top]) -> Vec<Top> {
 
 /// Whether `middle` lies on or under the straight line from `left` to `right`.
 fn is_below(left: Top, middle: Top, right: Top) -> bool {
-    let rise = |to: Top| i128::from(to.1) - i128::from(left.1);
-    let run = |to: Top| i128::from(to.0) - i128::from(left.0);
-    // Products of two 64-bit differences: within 128 bits for everything below 2^63 bytes and units.
-    rise(middle).saturating_mul(run(right)) <= rise(right).saturating_mul(run(middle))
+    let run = |to: Top| to.0 - left.0;
+    // A product of two differences of 64 bits needs all 128, and so has its sign beside it.
+    let product = |to: Top, other: Top| u128::from(left.1.abs_diff(to.1)) * u128::from(run(other));
+    let (to_middle, to_right) = (product(middle, right), product(right, middle));
+    match (middle.1 >= left.1, right.1 >= left.1) {
+        (true, true) => to_middle <= to_right,
+        (false, false) => to_middle >= to_right,
+        (middle_rises, _) => !middle_rises,
+    }
 }
 
 /// The line through two points of different sizes, the right one not lower.

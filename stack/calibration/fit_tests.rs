@@ -137,7 +137,7 @@ fn analytic_parts_are_not_fitted_and_a_negative_remainder_is_reported() {
 }
 
 #[test]
-fn one_enormous_window_counts_and_raises_other_sizes_at_most_in_proportion() {
+fn one_enormous_window_counts_and_raises_larger_sizes_at_most_in_proportion_and_smaller_ones_to_itself() {
     for odd in 0..5 {
         let mut points: Vec<_> = (1..=5).map(|size| point(size * 1_000, size * 2_000_000)).collect();
         points[odd].demand_bytes *= 1_000;
@@ -157,4 +157,33 @@ fn sizes_beyond_every_device_do_not_overflow() {
     let points = [point(huge - 2, huge), point(huge - 1, huge - 5), point(huge, huge + 1), point(1, 1)];
     let fit = fit(&points).unwrap();
     assert!(points.iter().all(|point| fit.coefficients.bytes_at(point.units) >= point.demand_bytes));
+}
+
+/// Sizes and needs up to the last number that 64 bits hold, those of a file that somebody wrote by hand.
+fn extremes() -> impl Strategy<Value = Vec<Point>> {
+    let odd = || prop_oneof![0_u64..4, (u64::MAX - 4)..=u64::MAX, (1_u64 << 62)..(1 << 63) + 3, any::<u64>()];
+    prop::collection::vec((odd(), odd(), odd()), 3..9).prop_map(|triples| {
+        let point = |(units, demand_bytes, analytic_bytes)| Point { units, demand_bytes, analytic_bytes };
+        triples.into_iter().map(point).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    #[test]
+    fn whatever_a_file_says_no_point_is_above_its_line_and_no_price_below_it(points in extremes()) {
+        if let Ok(fit) = fit(&points) {
+            for point in &points {
+                let line = fit.coefficients;
+                prop_assert!(line.bytes_at(point.units) >= point.remainder_bytes(), "{point:?}");
+                let (numerator, denominator) = (line.numerator_at(point.units), line.denominator());
+                let source = headroom_base::Source::User;
+                let estimate =
+                    headroom_base::Estimate::of_fraction(point.analytic_bytes, numerator, denominator, source);
+                prop_assert!(estimate.reservation_bytes >= point.demand_bytes, "{point:?} {estimate:?}");
+                prop_assert!(estimate.empirical_bytes.checked_add(estimate.margin_bytes).is_some());
+            }
+        }
+    }
 }
