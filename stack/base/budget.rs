@@ -101,7 +101,8 @@ pub fn budget(figures: &DeviceFigures, asked_bytes: Option<u64>, floor_bytes: u6
         wrong: asked_bytes.unwrap_or(floor_bytes),
     );
     let credit_bytes = credit_bytes(figures);
-    let available_bytes = figures.driver_free_bytes + figures.allocated_bytes + credit_bytes;
+    let available_bytes =
+        figures.driver_free_bytes.saturating_add(figures.allocated_bytes).saturating_add(credit_bytes);
     let physical = signed(available_bytes) - signed(figures.allocated_bytes);
     let before_working_bytes = match cap {
         Cap::Unlimited => physical,
@@ -112,7 +113,7 @@ pub fn budget(figures: &DeviceFigures, asked_bytes: Option<u64>, floor_bytes: u6
             wrong: signed(cap_bytes) - signed(figures.allocated_bytes),
         ),
     };
-    let budget_bytes = before_working_bytes - signed(working_bytes);
+    let budget_bytes = before_working_bytes.saturating_sub(signed(working_bytes));
     Budget { working_bytes, credit_bytes, available_bytes, before_working_bytes, budget_bytes }
 }
 

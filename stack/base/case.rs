@@ -231,28 +231,29 @@ pub enum CostUnit {
 }
 
 impl CostUnit {
-    /// The number of units of a case; never 0 for a case with positive sizes.
+    /// The number of units of a case; never 0 for a case with positive sizes, and at most 2^64 − 1, which no
+    /// device reaches.
     pub fn units(self, case: &Case) -> u64 {
-        let batch = u64::from(case.batch);
+        let product = |factors: &[u64]| factors.iter().fold(1_u64, |product, factor| product.saturating_mul(*factor));
+        let element_bytes = case.dtype.element_bytes();
         let per_item = match (self, case.extent) {
             (Self::PixelBytes, Extent::Pixels { width, height, .. }) => {
-                u64::from(width) * u64::from(height) * case.dtype.element_bytes()
+                product(&[u64::from(width), u64::from(height), element_bytes])
             }
             (Self::PixelFrameBytes, Extent::Pixels { width, height, frames }) => {
-                u64::from(width) * u64::from(height) * u64::from(frames) * case.dtype.element_bytes()
+                product(&[u64::from(width), u64::from(height), u64::from(frames), element_bytes])
             }
             (Self::PixelChunkBytes { frames: chunk }, Extent::Pixels { width, height, frames }) => {
-                let held = u64::from(frames.min(chunk));
-                u64::from(width) * u64::from(height) * held * case.dtype.element_bytes()
+                product(&[u64::from(width), u64::from(height), u64::from(frames.min(chunk)), element_bytes])
             }
             (Self::Tokens { side, fixed }, Extent::Pixels { width, height, frames }) => {
                 let across = u64::from(width.div_ceil(side));
                 let down = u64::from(height.div_ceil(side));
-                across * down * u64::from(frames) + u64::from(fixed)
+                product(&[across, down, u64::from(frames)]).saturating_add(u64::from(fixed))
             }
             (_, Extent::Text { tokens }) => u64::from(tokens),
         };
-        per_item * batch
+        per_item.saturating_mul(u64::from(case.batch))
     }
 }
 
@@ -288,6 +289,19 @@ mod tests {
         for (unit, case, units) in cases {
             assert_eq!(unit.units(&case), units, "{unit:?} of {case}");
         }
+    }
+
+    #[test]
+    fn a_size_beyond_every_device_saturates() {
+        let huge = Case::image(Operation::VaeDecode, DType::Fp32, u32::MAX, u32::MAX);
+        let huge = huge.with_frames(u32::MAX).with_batch(u32::MAX);
+        let units = [
+            CostUnit::PixelBytes,
+            CostUnit::PixelFrameBytes,
+            CostUnit::PixelChunkBytes { frames: 4 },
+            CostUnit::Tokens { side: 1, fixed: 512 },
+        ];
+        assert_eq!(units.map(|unit| unit.units(&huge)), [u64::MAX; 4]);
     }
 
     #[test]

@@ -56,7 +56,9 @@ impl Capacity {
             right: terms.retained_bytes.known().unwrap_or(0),
             wrong: 0,
         );
-        let taken = outside + terms.context_bytes + retained + terms.locked_weights_bytes;
+        let taken = [outside, terms.context_bytes, retained, terms.locked_weights_bytes]
+            .into_iter()
+            .fold(0, u64::saturating_add);
         let figures = DeviceFigures {
             total_bytes: terms.total_bytes,
             driver_free_bytes: terms.total_bytes.saturating_sub(taken),
@@ -66,7 +68,9 @@ impl Capacity {
             reclaim: Reclaim::WholeSegments,
         };
         let shortfall = i64::try_from(taken.saturating_sub(terms.total_bytes)).unwrap_or(i64::MAX);
-        let capacity_bytes = budget(&figures, None, 0, terms.cap).before_working_bytes - shortfall;
+        let before_working_bytes = budget(&figures, None, 0, terms.cap).before_working_bytes;
+        // Where more is taken than there is, nothing is free, and the cap can only be lower still.
+        let capacity_bytes = if shortfall > 0 { before_working_bytes.min(-shortfall) } else { before_working_bytes };
         Self { terms, capacity_bytes }
     }
 }
@@ -273,6 +277,16 @@ mod tests {
         assert_eq!(gib(CapacityTerms { retained_bytes: Reading::Unknown, ..TERMS }), 25);
         assert_eq!(gib(CapacityTerms { cap: Cap::Bytes(8 * GIB), ..TERMS }), 14);
         assert_eq!(gib(CapacityTerms { locked_weights_bytes: 15 * GIB, ..TERMS }), -4);
+        // With a cap the lower of the two shortfalls is the answer, not their sum.
+        let capped = |cap| CapacityTerms { locked_weights_bytes: 15 * GIB, cap: Cap::Bytes(cap), ..TERMS };
+        assert_eq!((gib(capped(14 * GIB)), gib(capped(12 * GIB))), (-4, -6));
+    }
+
+    #[test]
+    fn figures_that_no_device_has_leave_nothing_and_do_not_overflow() {
+        let retained_bytes = Reading::Bytes(u64::MAX);
+        let nonsense = CapacityTerms { retained_bytes, cap: Cap::Bytes(0), ..TERMS };
+        assert!(Capacity::new(nonsense).capacity_bytes < -(1 << 62));
     }
 
     #[test]
