@@ -1,8 +1,9 @@
 //! Forgetting what one model measured, and saying what still applies afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use headroom_base::{AttemptId, DeviceClass, LineKey, mutant};
+use headroom_base::plan::LEAST_SIZES;
+use headroom_base::{AttemptId, DeviceClass, LineKey, Window, mutant};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::AttemptState;
@@ -16,8 +17,7 @@ pub struct ResetAnswer {
     pub model: String,
     /// Windows that were removed.
     pub removed_windows: usize,
-    /// The lines it had measured, each with the models whose windows still apply there; the line is back to
-    /// the built-in figures where there are none.
+    /// The lines it had measured, each with the models whose windows still count there.
     pub lines: Vec<RemainingLine>,
 }
 
@@ -28,6 +28,16 @@ pub struct RemainingLine {
     pub line: LineKey,
     /// Whose windows count there, each with their number, by name.
     pub measured_by: Vec<MeasuredBy>,
+    /// Distinct sizes that those windows are of. Below [`LEAST_SIZES`] they make no line, and the built-in figures
+    /// apply in spite of them.
+    pub sizes: usize,
+}
+
+impl RemainingLine {
+    /// Whether the line is still priced by measurements.
+    pub const fn is_calibrated(&self) -> bool {
+        self.sizes >= LEAST_SIZES
+    }
 }
 
 /// A model and how many of its windows count on a line.
@@ -56,17 +66,31 @@ pub enum ResetError {
 }
 
 impl ResetAnswer {
-    /// What a person should know, in one sentence.
+    /// What a person should know, in one sentence: what went, whose measurements still apply, and whose are kept
+    /// but are too few to apply.
     pub fn summary(&self) -> String {
-        let mut others: Vec<&str> =
-            self.lines.iter().flat_map(|line| &line.measured_by).map(|by| by.model.as_str()).collect();
-        others.sort_unstable();
-        others.dedup();
         let removed = format!("{} windows of {} were removed", self.removed_windows, self.model);
-        match others[..] {
-            [] => format!("{removed}; built-in figures apply again."),
-            _ => format!("{removed}; measurements of {} still apply.", others.join(", ")),
-        }
+        let apply = self.models_where(RemainingLine::is_calibrated);
+        let too_few = self.models_where(|line| !line.is_calibrated());
+        let back = match (self.lines.iter().all(RemainingLine::is_calibrated), apply.is_empty()) {
+            (_, true) => "; built-in figures apply again",
+            (false, false) => "; on its other lines built-in figures apply again",
+            (true, false) => "",
+        };
+        let still = if apply.is_empty() { String::new() } else { format!("; measurements of {apply} still apply") };
+        let kept = if too_few.is_empty() {
+            String::new()
+        } else {
+            format!("; those of {too_few} are kept and too few to apply")
+        };
+        format!("{removed}{still}{back}{kept}.")
+    }
+
+    /// The models whose windows count on such lines, by name.
+    fn models_where(&self, keep: impl Fn(&RemainingLine) -> bool) -> String {
+        let lines = self.lines.iter().filter(|line| keep(line));
+        let models: BTreeSet<&str> = lines.flat_map(|line| &line.measured_by).map(|by| by.model.as_str()).collect();
+        models.into_iter().collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -130,14 +154,22 @@ pub fn reset_stored(
 }
 
 fn remaining(record: &Record, lines: Vec<LineKey>, context: &Context) -> Vec<RemainingLine> {
-    let mut counted: BTreeMap<&LineKey, BTreeMap<&str, usize>> = BTreeMap::new();
     let verdicts = count(&record.windows, &record.attempts, context);
-    for (window, _) in record.windows.iter().zip(&verdicts).filter(|(_, verdict)| verdict.counts()) {
-        *counted.entry(&window.line).or_default().entry(&window.model).or_default() += 1;
-    }
-    let measured_by = |line: &LineKey| {
-        let models = counted.get(line).into_iter().flatten();
-        models.map(|(model, windows)| MeasuredBy { model: (*model).to_owned(), windows: *windows }).collect()
+    let counted: Vec<&Window> = record
+        .windows
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| verdict.counts())
+        .map(|(window, _)| window)
+        .collect();
+    let remaining = |line: LineKey| {
+        let (mut models, mut sizes): (BTreeMap<&str, usize>, BTreeSet<u64>) = Default::default();
+        for window in counted.iter().filter(|window| window.line == line) {
+            *models.entry(&window.model).or_default() += 1;
+            sizes.insert(window.cost_units);
+        }
+        let by = |(model, windows): (&str, usize)| MeasuredBy { model: model.to_owned(), windows };
+        RemainingLine { measured_by: models.into_iter().map(by).collect(), sizes: sizes.len(), line }
     };
-    lines.into_iter().map(|line| RemainingLine { measured_by: measured_by(&line), line }).collect()
+    lines.into_iter().map(remaining).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use headroom_base::{LineKey, mutant};
+use headroom_base::{LineKey, Window, mutant};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, AttemptState};
@@ -132,7 +132,7 @@ pub enum Own {
         /// Whether the soft environment has changed since.
         may_be_outdated: bool,
     },
-    /// Counted windows of too few sizes.
+    /// Counted windows of too few sizes; of none at all where a calibration ran to its end and nothing of it counts.
     TooFew {
         /// How many.
         sizes: usize,
@@ -271,8 +271,29 @@ fn own(knowledge: &Knowledge, line: &LineKey) -> Own {
     if let Some(crate::fit::FitError::TooFewSizes { sizes }) = knowledge.fits().why_not(line) {
         return Own::TooFew { sizes };
     }
+    let windows =
+        || knowledge.record().windows.iter().zip(knowledge.verdicts()).filter(|(window, _)| window.line == *line);
+    if windows().any(|(window, verdict)| was_measured_here_in_vain(knowledge, window, verdict)) {
+        return Own::TooFew { sizes: 0 };
+    }
     let elsewhere = |verdict: &Counted| matches!(verdict.reason(), Some(Uncounted::OtherEnvironment { .. }));
-    let windows = knowledge.record().windows.iter().zip(knowledge.verdicts());
-    let measured_elsewhere = windows.filter(|(window, _)| window.line == *line).any(|(_, verdict)| elsewhere(verdict));
-    if measured_elsewhere { Own::ElsewhereOnly } else { Own::Nothing }
+    if windows().any(|(_, verdict)| elsewhere(verdict)) { Own::ElsewhereOnly } else { Own::Nothing }
+}
+
+/// Whether a calibration of now ran to its end and this window of it does not count because of what it measured.
+fn was_measured_here_in_vain(knowledge: &Knowledge, window: &Window, verdict: &Counted) -> bool {
+    let spoilt = matches!(
+        verdict.reason(),
+        Some(Uncounted::Invalid { .. } | Uncounted::PartlyResident { .. } | Uncounted::Fragmented(_))
+    );
+    let context = knowledge.context();
+    spoilt
+        && window.device == context.device
+        && window.environment.hard == context.hard
+        && context.versions.is_current(&window.line)
+        && knowledge
+            .record()
+            .attempts
+            .iter()
+            .any(|attempt| window.attempt_id.as_ref() == Some(&attempt.id) && attempt.state == AttemptState::Finished)
 }

@@ -9,6 +9,7 @@ use crate::fixture::{MODEL, context, device, finished, line, line_of, running, s
 
 crate::claims![
     a_reset_leaves_other_models_windows_and_says_whose,
+    a_reset_says_where_what_others_measured_is_too_little_to_apply,
     a_reset_covers_every_line_of_the_model,
     a_reset_on_one_card_leaves_the_others_files,
     a_model_that_is_being_measured_is_not_reset,
@@ -47,9 +48,19 @@ fn a_reset_leaves_other_models_windows_and_says_whose() {
     let kept = by("model-b", windows("b", &straight(1_100)));
     assert_eq!(record.windows, kept);
     assert_eq!((record.attempts.len(), record.retained_bytes), (1, Some(77)));
-    assert_eq!(answer.summary(), "18 windows of model-a were removed; measurements of model-b still apply.");
+    let said = "18 windows of model-a were removed; measurements of model-b still apply; \
+                on its other lines built-in figures apply again.";
+    assert_eq!(answer.summary(), said);
     let on_decode = answer.lines.iter().find(|remaining| remaining.line == line()).unwrap();
     assert_eq!(on_decode.measured_by, [MeasuredBy { model: "model-b".into(), windows: 6 }]);
+
+    assert!(on_decode.is_calibrated());
+
+    // Every model on the line is priced by what B measured alone.
+    let knowledge = Knowledge::new(record.clone(), context(), soft("driver 1"));
+    let fit = &knowledge.fits().get(&line()).unwrap().fit;
+    assert_eq!((fit.windows, fit.coefficients.bytes_at(1_000)), (6, 1_100_000));
+    assert!(knowledge.fits().get(&line_of(Operation::VaeEncode)).is_none());
 
     // The shared line stays calibrated, for the one that was reset and for the one that never measured.
     let knowledge = Knowledge::new(record, context(), soft("driver 1"));
@@ -58,6 +69,19 @@ fn a_reset_leaves_other_models_windows_and_says_whose() {
         assert_eq!(summary.own_windows, 0);
         assert!(summary.sizes.iter().all(|row| row.counted && row.calibrated.is_some()));
     }
+}
+
+fn a_reset_says_where_what_others_measured_is_too_little_to_apply() {
+    // B measured two sizes, which made a line only together with A's three.
+    let mut record = shared();
+    record.windows.retain(|window| window.model == MODEL || window.cost_units < crate::fixture::units(1024));
+    let answer = reset(&mut record, MODEL, &context()).unwrap();
+    let on_decode = answer.lines.iter().find(|remaining| remaining.line == line()).unwrap();
+    assert_eq!((on_decode.sizes, on_decode.is_calibrated()), (2, false));
+    let said = "18 windows of model-a were removed; built-in figures apply again; \
+                those of model-b are kept and too few to apply.";
+    assert_eq!(answer.summary(), said);
+    assert!(Knowledge::new(record, context(), soft("driver 1")).fits().get(&line()).is_none());
 }
 
 fn a_reset_covers_every_line_of_the_model() {

@@ -14,6 +14,7 @@ crate::claims![
     results_of_other_environments_do_not_colour_the_state,
     a_new_driver_is_said_until_measured_again,
     a_row_that_does_not_count_says_why,
+    a_calibration_of_which_nothing_counts_has_too_few_sizes_and_was_not_never_made,
     a_shared_line_shows_its_calibration_to_a_model_that_never_measured,
 ];
 
@@ -177,6 +178,22 @@ fn a_row_that_does_not_count_says_why() {
     assert_eq!(summary.sizes[0].measured_bytes, Some(demand_bytes));
     assert_eq!(summary.measured_by[0].windows, 4);
     assert_eq!(summary.own_windows, 9);
+}
+
+fn a_calibration_of_which_nothing_counts_has_too_few_sizes_and_was_not_never_made() {
+    let spoilt = |state: AttemptState| {
+        let mut record = record(&[("a", state)]);
+        for window in &mut record.windows {
+            window.measurement.validity = Validity::Invalid(InvalidReason::ForeignLockDuring);
+        }
+        record
+    };
+    assert_eq!(shown_for(spoilt(AttemptState::Finished), MODEL), State::TooFewSizes { sizes: 0 });
+    // One that ended otherwise is somebody's own news, and none of a model that shares the line.
+    assert_eq!(shown_for(spoilt(AttemptState::Stopped), "model-b"), State::NeverCalibrated);
+    let mut elsewhere = spoilt(AttemptState::Finished);
+    elsewhere.windows.iter_mut().for_each(|window| window.environment.hard.framework = "framework 1".into());
+    assert_eq!(shown_for(elsewhere, MODEL), State::NeverCalibrated);
 }
 
 fn a_shared_line_shows_its_calibration_to_a_model_that_never_measured() {
