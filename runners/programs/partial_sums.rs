@@ -44,6 +44,8 @@ struct Tiling {
     least_steps: u64,
     /// Whether a grid that fills no wave is split too.
     alone: bool,
+    /// Tiles of a wave that are never used for parts.
+    idle: u64,
 }
 
 /// The tiling of a call, where its kind is one that splits sums.
@@ -53,13 +55,13 @@ fn tiling(call: &ConvolutionCall) -> Option<Tiling> {
     match call.kernel.len() {
         _ if call.dtype == DType::Fp32 => None,
         3 if outputs >= WIDE_TILE_CHANNELS => {
-            Some(Tiling { channels: 256, cluster: 2, wave: wide, least_steps: SPLIT_STEPS[1], alone: true })
+            Some(Tiling { channels: 256, cluster: 2, wave: wide, least_steps: SPLIT_STEPS[1], alone: true, idle: 0 })
         }
         3 if outputs >= NARROW_TILE_CHANNELS => {
-            Some(Tiling { channels: 128, cluster: 8, wave: narrow, least_steps: SPLIT_STEPS[1], alone: true })
+            Some(Tiling { channels: 128, cluster: 8, wave: narrow, least_steps: SPLIT_STEPS[1], alone: true, idle: 0 })
         }
         2 if FLAT_TILE_CHANNELS.contains(&outputs) && call.positions() <= FLAT_POSITIONS => {
-            Some(Tiling { channels: 128, cluster: 2, wave: narrow, least_steps: SPLIT_STEPS[0], alone: false })
+            Some(Tiling { channels: 128, cluster: 2, wave: narrow, least_steps: SPLIT_STEPS[0], alone: false, idle: 1 })
         }
         _ => None,
     }
@@ -71,7 +73,7 @@ fn tiling(call: &ConvolutionCall) -> Option<Tiling> {
 /// the sum into as many parts as there are multiprocessors for, and each part of a tile is kept in fp32. Read off single
 /// recorded calls, of which it gives all but one in fifty exactly.
 pub(super) fn partial_sums(call: &ConvolutionCall) -> u64 {
-    let Some(Tiling { channels, cluster, wave, least_steps, alone }) = tiling(call) else { return 0 };
+    let Some(Tiling { channels, cluster, wave, least_steps, alone, idle }) = tiling(call) else { return 0 };
     let positions = call.positions();
     let tiles = positions.div_ceil(TILE_POSITIONS).next_multiple_of(cluster) * call.output_channels.div_ceil(channels);
     let steps = call.input_channels * call.kernel.iter().product::<u64>() / TERMS_PER_STEP;
@@ -80,7 +82,7 @@ pub(super) fn partial_sums(call: &ConvolutionCall) -> u64 {
     if steps < least_steps || split_tiles == 0 || (tiles < wave && !splits_alone) {
         return 0;
     }
-    let parts = (wave / split_tiles).min(most_parts(call.dtype, steps, tiles < wave)).max(1);
+    let parts = ((wave - idle) / split_tiles).min(most_parts(call.dtype, steps, tiles < wave)).max(1);
     let parts = steps.div_ceil(steps.div_ceil(parts));
     if parts < 2 {
         return 0;

@@ -27,7 +27,7 @@ const EXEMPT: [Exempt; 3] = [
         applies: |entry| entry.warmup && entry.recorded.options.contains("convolution benchmark"),
     },
     Exempt {
-        what: "models of at most a few MiB in expandable segments take pages that earlier models of the process left",
+        what: "where an operation takes little, expandable segments show the pages that earlier models of the process left",
         applies: |entry| {
             entry.allocator == AllocatorKind::ExpandableSegments
                 && entry.reserved_bytes.1 < 256 << 20
@@ -72,13 +72,14 @@ fn every_recorded_window_is_predicted_within_the_limits() {
 }
 
 #[test]
-fn held_out_windows_are_predicted_within_the_limits_but_for_small_images() {
+fn held_out_windows_are_predicted_within_the_limits_with_few_exceptions() {
     let all = compared("h200/windows-held-out.jsonl");
     let misses = unexplained(&all);
     for miss in &misses {
         println!("- {miss}");
     }
-    // Partial sums in two dimensions are not modelled: they show where the whole operation takes little.
+    // Partial sums of most two-dimensional convolutions are not modelled: they show where the whole operation takes
+    // little. Long clips under the native allocator turn on ties between equal blocks, which addresses decide.
     assert!(misses.len() * 25 <= all.len(), "{} of {} miss", misses.len(), all.len());
     let allocated = all.iter().filter(|entry| entry.allocated_holds()).count();
     assert!(allocated * 100 >= all.len() * 98, "{allocated} of {} allocated peaks hold", all.len());
