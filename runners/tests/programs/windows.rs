@@ -21,7 +21,7 @@ struct Exempt {
     applies: fn(&Compared) -> bool,
 }
 
-const EXEMPT: [Exempt; 3] = [
+const EXEMPT: [Exempt; 2] = [
     Exempt {
         what: "a convolution search tries algorithms of any workspace",
         applies: |entry| entry.warmup && entry.recorded.options.contains("convolution benchmark"),
@@ -33,10 +33,6 @@ const EXEMPT: [Exempt; 3] = [
                 && entry.reserved_bytes.1 < 256 << 20
                 && entry.allocated_error_bytes() == 0
         },
-    },
-    Exempt {
-        what: "the driver's pool hands out more on a first run",
-        applies: |entry| entry.allocator == AllocatorKind::CudaMallocAsync && entry.warmup,
     },
 ];
 
