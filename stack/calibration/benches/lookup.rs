@@ -3,10 +3,13 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use headroom_base::{AllocatorKind, Backend, DType, DeviceClass, HardEnvironment, LineKey, Operation, SoftEnvironment};
+use headroom_base::{
+    AllocatorKind, AttemptId, Backend, Case, CostUnit, DType, Deltas, DeviceClass, Environment, HardEnvironment,
+    LineKey, Measurement, Operation, Origin, Reading, Residency, RunKind, SoftEnvironment, Validity, Window,
+};
 use headroom_calibration::{
-    BuiltIns, Coefficients, Context, Costs, EstimatorVersions, Fit, Knowledge, Point, Record, Shipped, ShippedLine,
-    UnitRange, fit, resolve,
+    Attempt, BuiltIns, Coefficients, Context, Costs, EstimatorVersions, Fit, Knowledge, Point, Record, Shipped,
+    ShippedLine, UnitRange, fit, resolve,
 };
 
 fn line() -> LineKey {
@@ -63,12 +66,83 @@ fn lookup(criterion: &mut Criterion) {
     criterion.bench_function("above the own sizes, both looked up", |bencher| {
         bencher.iter(|| resolve(black_box(&above), Some(&fit), built_ins.find(&hard, black_box(&line)).as_ref(), 0));
     });
-    let device = DeviceClass::new("Card", 16 << 30, Backend::Cuda);
-    let context = Context { device: device.clone(), hard, versions: EstimatorVersions::default() };
-    let knowledge = Knowledge::new(Record::empty(device), context, SoftEnvironment::default());
-    criterion.bench_function("knowledge of a card nobody measured", |bencher| {
-        bencher.iter(|| knowledge.price(black_box(&line), black_box(&inside), &built_ins, 0));
+    let (measured, unmeasured) = (knowledge(measured_windows()), knowledge(Vec::new()));
+    assert!(measured.fits().get(&line).is_some() && unmeasured.fits().get(&line).is_none());
+    criterion.bench_function("a lock's price, inside the own sizes", |bencher| {
+        bencher.iter(|| measured.price(black_box(&line), black_box(&inside), &built_ins, 0));
     });
+    criterion.bench_function("a lock's price, above the own sizes", |bencher| {
+        bencher.iter(|| measured.price(black_box(&line), black_box(&above), &built_ins, 0));
+    });
+    criterion.bench_function("a lock's price, nothing measured, from the data compiled in", |bencher| {
+        let compiled_in = BuiltIns::compiled_in();
+        assert!(compiled_in.find(&unmeasured.context().hard, &line).is_some());
+        bencher.iter(|| unmeasured.price(black_box(&line), black_box(&inside), compiled_in, 0));
+    });
+}
+
+/// Two measured runs of three sizes on eight lines, of which one is asked for.
+fn measured_windows() -> Vec<Window> {
+    let mut windows = Vec::new();
+    for estimator in ["autoencoder_kl", "other_kl", "autoencoder_tiny", "unet"] {
+        for dtype in [DType::Fp16, DType::Fp32] {
+            for side in [512, 768, 1024, 512, 768, 1024] {
+                let run = u32::try_from(windows.len()).expect("few");
+                let line = LineKey { estimator: estimator.into(), dtype, ..line() };
+                windows.push(window(line, run, side));
+            }
+        }
+    }
+    windows
+}
+
+fn window(line: LineKey, run: u32, side: u32) -> Window {
+    let case = Case::image(line.operation, line.dtype, side, side);
+    let cost_units = CostUnit::PixelBytes.units(&case);
+    let demand_bytes = cost_units * 2_100;
+    let driver_bytes = Reading::Unknown;
+    let deltas = Deltas { allocated_peak_bytes: demand_bytes, reserved_peak_bytes: demand_bytes, driver_bytes };
+    Window {
+        model: "model".into(),
+        line,
+        case,
+        cost_units,
+        analytic_bytes: 0,
+        device: device(),
+        environment: environment(),
+        attempt_id: Some(AttemptId("attempt".into())),
+        run,
+        retry: 0,
+        kind: RunKind::Measured,
+        origin: Origin::Measured,
+        measurement: Measurement {
+            estimate_bytes: demand_bytes,
+            deltas,
+            demand_bytes,
+            stretches: 1,
+            retries: 0,
+            residency: Residency::Full,
+            validity: Validity::Valid,
+        },
+    }
+}
+
+fn knowledge(windows: Vec<Window>) -> Knowledge {
+    let mut record = Record::empty(device());
+    let runs = u32::try_from(windows.len()).expect("few");
+    record.keep_attempt(Attempt::recorded(AttemptId("attempt".into()), "model", device(), environment(), runs));
+    let versions = EstimatorVersions::newest_of(windows.iter().map(|window| &window.line));
+    record.windows = windows;
+    let context = Context { device: device(), hard: hard(), versions };
+    Knowledge::new(record, context, SoftEnvironment::default())
+}
+
+fn device() -> DeviceClass {
+    DeviceClass::new("Card", 16 << 30, Backend::Cuda)
+}
+
+fn environment() -> Environment {
+    Environment { hard: hard(), soft: SoftEnvironment::default() }
 }
 
 criterion_group!(benches, lookup);

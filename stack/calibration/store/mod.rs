@@ -245,9 +245,11 @@ impl Store {
     /// Removes what killed writers left: whoever holds the lock is the only writer alive.
     fn remove_orphans(&self, prefix: &str) {
         let Ok(files) = self.disk.list(&self.folder) else { return };
+        // What is between prefix and end is numbers: another card's name may begin with the whole of this one's.
         let is_orphan = |path: &&PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(prefix) && name.ends_with(".tmp"))
+            let between = name.and_then(|name| name.strip_prefix(prefix)?.strip_suffix(".tmp"));
+            between.is_some_and(|between| between.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
         };
         for orphan in files.iter().filter(is_orphan) {
             self.discard(orphan);

@@ -71,7 +71,9 @@ impl Record {
         }
     }
 
-    /// Whether there are so many windows that updates are slow; [`thin`](Self::thin) is the way out.
+    /// Whether there are so many windows that updates are slow. [`thin`](Self::thin) drops what can never count
+    /// again; where the rest is still too much, it is measurements that count, and only a person can say which
+    /// model's may go ([`reset`](crate::reset::reset)).
     pub const fn is_crowded(&self) -> bool {
         self.windows.len() > MANY_WINDOWS
     }

@@ -1,11 +1,14 @@
 //! A case is priced by its own fit inside the measured sizes, and by the safer figure elsewhere.
 
-use headroom_base::{AllocatorKind, AttentionKernel, Estimate, GIB, HardEnvironment, Source};
+use headroom_base::{
+    AllocatorKind, AttentionKernel, Backend, DType, DeviceClass, Estimate, GIB, HardEnvironment, LineKey, Source,
+};
 use headroom_calibration::{
-    Basis, BuiltIns, Coefficients, Costs, Fit, Point, Shipped, ShippedLine, UnitRange, fit, resolve,
+    Attempt, Basis, BuiltIns, Coefficients, Context, Costs, Fit, Knowledge, Point, Record, Shipped, ShippedLine,
+    UnitRange, fit, resolve,
 };
 
-use crate::fixture::{hard, line, line_of, units};
+use crate::fixture::{context, finished, hard, line, line_of, soft, units, windows};
 
 crate::claims![
     inside_the_measured_sizes_the_own_fit_holds,
@@ -99,17 +102,40 @@ fn the_margin_is_on_the_empirical_part_alone() {
 }
 
 fn a_card_that_needs_less_than_the_built_in_reserves_less() {
-    // SDXL's fp32 decode at 1152² on a 16 GiB card of another maker: measured 6.95, built-in 7.48.
-    let hundredths = |estimate: Estimate| (estimate.reservation_bytes * 100 + GIB / 2) / GIB;
-    let measured = Fit { coefficients: Coefficients::flat(GIB * 695 / 100), ..own(1) };
-    let without_margin = u128::from(GIB) * 748 / 100 * 20 / 21;
-    let shipped = ShippedLine { coefficients: Coefficients::new(without_margin, 0, 1).unwrap(), ..shipped(hard(), 0) };
-    let built_ins = built_ins(vec![shipped]);
-    let found = built_ins.find(&hard(), &line());
-    let inside = resolve(&costs(1024), Some(&measured), found.as_ref(), 0);
-    assert_eq!((hundredths(inside), inside.source), (730, Source::User));
-    assert_eq!(hundredths(resolve(&costs(1024), None, found.as_ref(), 0)), 748);
-    assert_eq!(hundredths(resolve(&costs(1152), Some(&measured), found.as_ref(), 0)), 748);
+    // SDXL's fp32 decode up to 1152² on a 16 GiB card of another maker: measured 6.95, built-in 7.48.
+    let hundredths = |bytes: u64| (bytes * 100 + GIB / 2) / GIB;
+    let device = DeviceClass::new("Another maker's card", 16 * GIB, Backend::Rocm);
+    let hard = HardEnvironment { backend: Backend::Rocm, ..hard() };
+    let line = LineKey { dtype: DType::Fp32, ..line() };
+    let units = |side: u32| units(side) * 2;
+    let measured = |side: u32| GIB * 695 / 100 * units(side) / units(1152);
+    let mut windows = windows("a", &[512, 768, 1152].map(|side| (side, measured(side))));
+    for window in &mut windows {
+        window.device = device.clone();
+        window.environment.hard = hard.clone();
+        window.line = line.clone();
+        window.case.dtype = DType::Fp32;
+        window.cost_units *= 2;
+    }
+    let mut record = Record::empty(device.clone());
+    record.keep_attempt(Attempt { device: device.clone(), ..finished("a", &windows) });
+    record.windows = windows;
+    let of_1152 = u128::from(GIB) * 748 / 100 * 20 / 21;
+    let coefficients = Coefficients::new(0, of_1152, units(1152)).unwrap();
+    let shipped = ShippedLine { coefficients, line: line.clone(), ..shipped(hard.clone(), 0) };
+    let built_ins = BuiltIns::new([Shipped::new(Backend::Rocm, hard.allocator, vec![shipped])]);
+
+    let context = Context { device: device.clone(), hard, ..context() };
+    let price = |record: Record, side: u32| {
+        let costs = Costs { units: units(side), analytic_bytes: 0, predicted_bytes: None };
+        let estimate = Knowledge::new(record, context.clone(), soft("driver 1")).price(&line, &costs, &built_ins, 0);
+        (hundredths(estimate.reservation_bytes), estimate.source)
+    };
+    assert_eq!(price(Record::empty(device.clone()), 1152), (748, Source::BuiltIn));
+    assert_eq!(price(record.clone(), 1152), (730, Source::User));
+    // One row of pixels more was never measured: there the larger figure holds.
+    let (above, source) = price(record, 1160);
+    assert!(above > 748 && source == Source::LargerOfBoth, "{above}");
 }
 
 fn two_sizes_are_no_fit() {

@@ -325,12 +325,16 @@ fn leftovers_of_a_killed_writer_are_removed_by_the_next_update() {
     let (folder, store, _) = filled();
     let orphan = format!(".{}.4194304-0.tmp", device().file_stem());
     let others = format!(".{}.4194304-0.tmp", DeviceClass { total_gib: 8, ..device() }.file_stem());
-    for name in [&orphan, &others] {
+    // A card whose name begins with the whole of this one's class: its writer is alive.
+    let alike = DeviceClass { name: format!("{}.ti", device()), ..device() };
+    let alike = format!(".{}.4194304-0.tmp", alike.file_stem());
+    for name in [&orphan, &others, &alike] {
         std::fs::write(folder.path().join(name), "half a rec").unwrap();
     }
     store.update(&device(), add_one).unwrap();
     let left = files(&folder);
     assert!(!left.contains(&orphan) && left.contains(&others), "{left:?}");
+    assert!(left.contains(&alike), "another card's file was removed: {left:?}");
 }
 
 fn nothing_is_written_where_nothing_changes() {
