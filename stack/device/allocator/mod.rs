@@ -277,4 +277,31 @@ mod tests {
         assert!(allocator.free(first).is_err(), "an old handle must not free the new allocation");
         assert_eq!(allocator.counters().reserved.current, 20 * MIB);
     }
+
+    #[test]
+    fn a_share_of_the_device_limits_it_like_a_limit_that_was_set() {
+        let settings = Settings { memory_fraction: Some(0.5), ..Settings::default() };
+        let mut allocator = Allocator::new(SimulatedCard::with_gib(1).driver(), settings);
+        allocator.allocate(500 * MIB).unwrap();
+        assert!(allocator.allocate(16 * MIB).unwrap_err().is_out_of_memory());
+        assert_eq!(allocator.memory_limit(), Some(512 * MIB));
+        allocator.set_memory_limit(Some(600 * MIB));
+        allocator.allocate(16 * MIB).unwrap();
+    }
+
+    #[test]
+    fn whole_free_pages_of_an_expandable_range_are_not_stranded_and_the_rest_beside_a_live_block_is() {
+        let settings = Settings::of_kind(AllocatorKind::ExpandableSegments);
+        let mut allocator = Allocator::new(SimulatedCard::with_gib(1).driver(), settings);
+        let first = allocator.allocate(50 * MIB).unwrap();
+        let pin = allocator.allocate(5 * MIB).unwrap();
+        allocator.free(first).unwrap();
+        let [segment] = allocator.segments().try_into().unwrap();
+        assert_eq!((segment.bytes, segment.stranded_bytes()), (60 * MIB, 15 * MIB));
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.counters().reserved.current, 20 * MIB);
+        allocator.free(pin).unwrap();
+        let [segment] = allocator.segments().try_into().unwrap();
+        assert_eq!(segment.stranded_bytes(), 0);
+    }
 }

@@ -35,6 +35,8 @@ pub struct SegmentView {
     pub pool: PoolKind,
     /// Whether it lies in an expandable range.
     pub is_expandable: bool,
+    /// The pages in which it goes back to the driver, where it lies in an expandable range.
+    pub page_bytes: Option<u64>,
     /// Its blocks by address.
     pub blocks: Vec<BlockView>,
 }
@@ -45,11 +47,21 @@ impl SegmentView {
         self.blocks.iter().filter(|block| block.is_allocated()).map(|block| block.bytes).sum()
     }
 
-    /// Bytes that cannot go back to the driver although nobody uses them: free blocks of a fixed segment that a live
-    /// block pins. Pages of an expandable one go back singly and are judged by [`Allocator::segments`]'s caller.
+    /// Bytes that cannot go back to the driver although nobody uses them, because a live block pins them: in a fixed
+    /// segment every free block beside one, in an expandable range what is not a whole free page.
     pub fn stranded_bytes(&self) -> u64 {
-        let pinned = self.blocks.iter().any(BlockView::is_allocated);
-        if pinned { self.bytes - self.allocated_bytes() } else { 0 }
+        if !self.blocks.iter().any(BlockView::is_allocated) {
+            return 0;
+        }
+        let free = self.blocks.iter().filter(|block| !block.is_allocated());
+        free.map(|block| block.bytes - self.page_bytes.map_or(0, |page| self.whole_pages_bytes(block, page))).sum()
+    }
+
+    /// A run of mapped pages begins with one, so pages are counted from the segment's start.
+    fn whole_pages_bytes(&self, block: &BlockView, page_bytes: u64) -> u64 {
+        let start = block.address.0 - self.address.0;
+        let (first, end) = (start.next_multiple_of(page_bytes), (start + block.bytes) / page_bytes * page_bytes);
+        end.saturating_sub(first)
     }
 }
 
@@ -70,6 +82,7 @@ impl<D: Driver> Allocator<D> {
                         bytes: 0,
                         pool: block.pool,
                         is_expandable: block.is_expandable(),
+                        page_bytes: block.is_expandable().then(|| self.page_bytes(block.pool)),
                         blocks: Vec::new(),
                     });
                     segment.bytes += block.bytes;
