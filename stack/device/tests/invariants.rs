@@ -92,7 +92,7 @@ proptest! {
 
     #[test]
     fn a_handle_of_one_allocator_frees_nothing_of_another(sizes in prop::collection::vec(sizes(), 1..20)) {
-        let (first_card, second_card) = (SimulatedCard::with_gib(4), SimulatedCard::with_gib(4));
+        let (first_card, second_card) = (SimulatedCard::with_gib(64), SimulatedCard::with_gib(64));
         let mut first = allocator(&Settings::default(), &first_card, None);
         let mut second = allocator(&Settings::default(), &second_card, None);
         for bytes in sizes {
