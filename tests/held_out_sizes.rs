@@ -1,16 +1,16 @@
 //! Every recorded line with four sizes or more, each size priced by the others: the envelope, and predictions
 //! anchored to the measurements, in one table. Printed with `--nocapture`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Case, HardEnvironment, Operation, RunKind, Window};
+use headroom_base::{AllocatorKind, Case, HardEnvironment, Operation, RunKind, Validity, Window};
 use headroom_calibration::Point;
 use headroom_calibration::anchored::PredictionTerms;
 use headroom_calibration::cross_validation::{HeldOut, Method, Sample, SampledLine, Score, leave_one_size_out};
 use headroom_family::{Architecture, Model};
-use headroom_reports::import_windows::{H200_TOTAL_BYTES, Pricing, Recording, import_windows};
+use headroom_reports::import_windows::{H200_TOTAL_BYTES, ImportError, Pricing, Recording, import_windows};
 use headroom_runners::programs::{self, Execution};
 use rayon::prelude::*;
 
@@ -27,8 +27,16 @@ fn architecture<'a>(catalogue: &'a Catalogue, family: &str, operation: Operation
         .find(|architecture| architecture.runs(operation))
 }
 
-/// Every measured window; its model is the recorded family's name.
-fn windows(catalogue: &Catalogue) -> Vec<Window> {
+/// The windows that are compared, and how many lines of the recordings are not, by reason.
+struct Kept {
+    windows: Vec<Window>,
+    lines: usize,
+    left_out: BTreeMap<String, usize>,
+}
+
+/// Every valid measured window; its model is the recorded family's name. Windows that the fragmentation rule flags
+/// stay in: all recordings are of clean processes, and what they needed has to be covered.
+fn kept(catalogue: &Catalogue) -> Kept {
     let price = |family: &str, case: &Case| {
         let architecture = architecture(catalogue, family, case.operation)?;
         let terms = programs::analytic_terms(architecture, case, case.dtype);
@@ -39,20 +47,58 @@ fn windows(catalogue: &Catalogue) -> Vec<Window> {
             analytic_bytes: terms.iter().map(|term| term.bytes).sum(),
         })
     };
-    // Two recorded models belong to no family, and one option is part of no environment.
-    let is_known =
-        |line: &str| !["\"taef1\"", "\"sdxl-clip-l\"", "\"activation\""].iter().any(|name| line.contains(name));
     let total_bytes = |_: &str| Some(H200_TOTAL_BYTES);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200");
-    let read = |name: &&str| {
-        let text = std::fs::read_to_string(folder.join(name)).unwrap();
-        let text: String = text.lines().filter(|line| is_known(line)).flat_map(|line| [line, "\n"]).collect();
-        import_windows(Recording { name, report_id: "h200", total_bytes: &total_bytes, price: &price }, &text).unwrap()
-    };
-    let all = RECORDINGS.iter().map(read).flat_map(|imported| imported.windows);
-    all.map(|(window, _)| window)
-        .filter(|window| window.kind == RunKind::Measured && window.measurement.validity.is_valid())
-        .collect()
+    let mut kept = Kept { windows: Vec::new(), lines: 0, left_out: BTreeMap::new() };
+    for name in RECORDINGS {
+        let recording = Recording { name, report_id: "h200", total_bytes: &total_bytes, price: &price };
+        for line in std::fs::read_to_string(folder.join(name)).unwrap().lines() {
+            kept.lines += 1;
+            match import_windows(recording, line) {
+                Ok(imported) => imported.windows.into_iter().for_each(|(window, _)| kept.take(window)),
+                Err(error) => kept.leave_out(reason(&error)),
+            }
+        }
+    }
+    kept
+}
+
+/// Why a line is no window here; anything but the two known reasons is a mistake.
+fn reason(error: &ImportError) -> String {
+    match error {
+        ImportError::Unpriced { family, operation, .. } => {
+            format!("no family has the model of {operation} of {family}")
+        }
+        ImportError::Field { field, message, .. }
+            if field.starts_with("options") && message.contains("unknown field") =>
+        {
+            format!("an option that is part of no environment ({})", message.split('`').nth(1).unwrap_or(message))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+impl Kept {
+    fn take(&mut self, window: Window) {
+        match &window.measurement.validity {
+            _ if window.kind == RunKind::Warmup => self.leave_out("warm-up run".to_owned()),
+            Validity::Invalid(why) => self.leave_out(why.to_string()),
+            Validity::Valid => self.windows.push(window),
+        }
+    }
+
+    fn leave_out(&mut self, reason: String) {
+        *self.left_out.entry(reason).or_default() += 1;
+    }
+
+    /// Says what is compared and what is not, and that nothing else was read.
+    fn print(&self) {
+        eprintln!("{} of {} recorded runs are compared", self.windows.len(), self.lines);
+        for (reason, runs) in &self.left_out {
+            eprintln!("left out: {runs} runs, {reason}");
+        }
+        assert_eq!(self.windows.len() + self.left_out.values().sum::<usize>(), self.lines);
+    }
 }
 
 type Asked = (String, Case, HardEnvironment);
@@ -126,12 +172,27 @@ fn print(name: &str, method: Method, score: &Score) {
     );
 }
 
+/// Lines that have too few sizes for one to be left out, with their samples.
+fn print_lines(lines: &[Line]) {
+    let sizes =
+        |line: &SampledLine| line.samples.iter().map(|sample| sample.point.units).collect::<BTreeSet<_>>().len();
+    let short: Vec<&SampledLine> = lines.iter().map(|(_, _, line)| line).filter(|line| sizes(line) < 4).collect();
+    let samples: usize = short.iter().map(|line| line.samples.len()).sum();
+    eprintln!(
+        "{} lines; {} with {samples} samples have fewer than four sizes and leave nothing out",
+        lines.len(),
+        short.len()
+    );
+}
+
 #[test]
-fn anchored_predictions_are_under_less_often_than_the_envelope_and_tighter() {
+fn over_all_lines_anchored_predictions_are_under_less_often_and_by_less_than_the_envelope() {
     let catalogue = Catalogue::load(None).unwrap();
-    let windows = windows(&catalogue);
-    let predictions = predictions(&catalogue, &windows);
-    let lines = lines(&windows, &predictions);
+    let kept = kept(&catalogue);
+    kept.print();
+    let predictions = predictions(&catalogue, &kept.windows);
+    let lines = lines(&kept.windows, &predictions);
+    print_lines(&lines);
     let is_vae = |operation| matches!(operation, Operation::VaeDecode | Operation::VaeEncode);
     eprintln!("| lines | priced by | under (95 % bound) | worst short | over: median | p95 | worst |");
     eprintln!("|---|---|---|---|---|---|---|");
@@ -159,5 +220,7 @@ fn anchored_predictions_are_under_less_often_than_the_envelope_and_tighter() {
         score
     });
     assert_eq!(envelope.held_out, anchored.held_out);
-    assert!(anchored.under < envelope.under && anchored.over_p95 < envelope.over_p95);
+    assert!(anchored.under < envelope.under && anchored.worst_short_share < envelope.worst_short_share);
+    // And what keeps the envelope the default: neither is never under, and the median of the anchored is no tighter.
+    assert!(anchored.under > 0 && anchored.over_p50 > envelope.over_p50);
 }

@@ -2,8 +2,9 @@
 //!
 //! A program knows what a line over cost units cannot: that an algorithm changes with size, and in which steps an
 //! allocator grows. So the prediction gives the shape and the measurements correct it. Scored beside the envelope by
-//! [`cross_validation`](crate::cross_validation) over every recorded line it is too small less often and by less, but
-//! not never, and no tighter at the worst; so the envelope stays what reservations are made of.
+//! [`cross_validation`](crate::cross_validation) over every recorded line it is too small less often over all of them
+//! and by far less, but not never, and under the native allocator more often; its median excess over all lines is no
+//! smaller. So the envelope stays what reservations are made of.
 
 use crate::fit::{LEAST_SIZES, Point};
 
