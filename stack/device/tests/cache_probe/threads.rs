@@ -1,9 +1,9 @@
 //! Many threads at once: nothing is lost, nobody waits for ever, and a window never believes another job's memory.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use headroom_base::{AllocatorKind, MIB, Validity};
@@ -114,7 +114,7 @@ fn eight_threads_and_thousands_of_operations_reconcile_to_the_byte() {
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
     for (round, seed) in SEEDS.into_iter().enumerate() {
         let kind = AllocatorKind::ALL[round % 3];
-        let rig = Wishes::mib(3_500).floor_mib(100).allocator(kind).wait(Duration::from_millis(20)).rig();
+        let rig = Wishes::mib(2_000).floor_mib(100).allocator(kind).wait(Duration::from_millis(2)).rig();
         let tally = Arc::new(Tally::default());
         rig.cache.observe(tally.clone());
         add_models(&rig);
@@ -142,58 +142,70 @@ fn eight_threads_and_thousands_of_operations_reconcile_to_the_byte() {
     {
         assert!(seen.get(name).is_some_and(|count| *count > 0), "{name} never happened: {seen:?}");
     }
-    assert!(seen["locked"] > 10_000, "{seen:?}");
+    assert!(seen["locked"] > 5_000, "{seen:?}");
+}
+
+/// Locks a model and uses memory under it, again and again; the first time it stays locked from one meeting to the next.
+fn disturb(rig: &Rig, name: &str, seed: u64, stop: &AtomicBool, meet: &Barrier) {
+    let mut draws = Draws(seed);
+    let held = rig.lock(name, 0);
+    meet.wait();
+    meet.wait();
+    drop(held);
+    while !stop.load(Ordering::SeqCst) {
+        let locked = rig.lock(name, 0);
+        let memory = rig.hold(draws.below(500) + 1);
+        rig.device.free(memory).unwrap();
+        drop(locked);
+        if draws.below(3) == 0 {
+            // Long enough for a window to fit in between, now and then.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
 }
 
 /// Windows of one scope on a device that other threads use all the time: none may be valid and wrong.
 #[test]
 fn a_valid_window_is_right_whatever_others_do_meanwhile() {
-    let mut valid = 0;
     for seed in SEEDS {
         let rig = Wishes::mib(40_000).wait(Duration::ZERO).rig();
         for name in ["measured", "a", "b"] {
             rig.add(name, 400);
         }
         let scope = Scope::new(0);
-        let stop = AtomicU64::new(0);
+        let (stop, meet) = (AtomicBool::new(false), Barrier::new(3));
+        let measure = |window: u64| {
+            let locked = rig.lock("measured", 10);
+            let memory = rig.hold(20 * (1 + window % 40));
+            rig.device.free(memory).unwrap();
+            drop(locked);
+        };
         std::thread::scope(|threads| {
             for name in ["a", "b"] {
-                let (rig, stop) = (&rig, &stop);
-                threads.spawn(move || {
-                    let mut draws = Draws(seed);
-                    while stop.load(Ordering::SeqCst) == 0 {
-                        let locked = rig.lock(name, 0);
-                        let memory = rig.hold(draws.below(500) + 1);
-                        rig.device.free(memory).unwrap();
-                        drop(locked);
-                        if draws.below(3) == 0 {
-                            // Long enough for a window to fit in between, now and then.
-                            std::thread::sleep(Duration::from_micros(200));
-                        }
-                    }
-                });
+                let (rig, stop, meet) = (&rig, &stop, &meet);
+                threads.spawn(move || disturb(rig, name, seed, stop, meet));
             }
             let entered = scope.enter();
-            for need in 0..200 {
-                let locked = rig.lock("measured", 10);
-                let memory = rig.hold(20 * (1 + need % 40));
-                rig.device.free(memory).unwrap();
-                drop(locked);
-            }
+            meet.wait();
+            measure(0);
+            meet.wait();
+            (1..200).for_each(measure);
             drop(entered);
-            stop.store(1, Ordering::SeqCst);
+            stop.store(true, Ordering::SeqCst);
         });
+        let entered = scope.enter();
+        measure(200);
+        drop(entered);
         let windows = scope.recorded();
-        assert_eq!(windows.len(), 200);
-        for (need, recorded) in windows.iter().enumerate() {
+        assert_eq!(windows.len(), 201);
+        for (window, recorded) in (0..).zip(&windows) {
             if recorded.measurement.validity == Validity::Valid {
-                valid += 1;
-                assert_eq!(recorded.measurement.demand_bytes / MIB, 20 * (1 + need as u64 % 40), "seed {seed}");
+                assert_eq!(recorded.measurement.demand_bytes / MIB, 20 * (1 + window % 40), "seed {seed}");
             }
         }
+        assert!(!windows[0].measurement.validity.is_valid() && windows[200].measurement.validity.is_valid());
         rig.assert_empties();
     }
-    assert!(valid < 200 * SEEDS.len(), "no window met another thread");
 }
 
 #[test]
@@ -234,7 +246,7 @@ fn two_locks_that_would_wait_for_each_other_do_not() {
             rig.cache.add(model(name, 900).whole()).unwrap();
         }
         let started = Instant::now();
-        let meet = std::sync::Barrier::new(2);
+        let meet = Barrier::new(2);
         let outcomes: Vec<_> = std::thread::scope(|threads| {
             let threads: Vec<_> = [("a", "c"), ("b", "d")]
                 .map(|(first, second)| {
