@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headroom_base::{Backend, DeviceClass, Window};
@@ -45,7 +46,7 @@ fn in_store(store: &Store) -> Vec<u32> {
 
 /// The writing process: adds every window that is not there yet.
 #[test]
-#[ignore = "started by the other test of this file, as a process to be killed"]
+#[ignore = "started by the other tests of this file, as a process to be killed"]
 fn writer() {
     let folder = std::env::var(FOLDER).expect("the folder to write to");
     let process: u32 = std::env::var(PROCESS).expect("which process this is").parse().unwrap();
@@ -135,4 +136,57 @@ fn a_killed_writer_loses_at_most_its_own_update() {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "tmp"));
     assert_eq!(leftovers.count(), 0, "the last update removed what the killed ones left");
+}
+
+/// Reads what a writer says until it ends.
+fn listen(child: &mut Child) -> JoinHandle<BTreeSet<u32>> {
+    let output = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        let said = output.lines().map_while(Result::ok);
+        said.filter_map(|line| line.split_once("written ")?.1.parse().ok()).collect()
+    })
+}
+
+/// Waits until a writer's own temporary file is there, which is the middle of its update, or it has ended.
+fn wait_for_its_write(folder: &Path, child: &mut Child) {
+    let own = format!(".{}-", child.id());
+    let is_own = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains(&own))
+    };
+    while child.try_wait().unwrap().is_none() {
+        if std::fs::read_dir(folder).unwrap().any(is_own) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn two_writers_killed_in_the_middle_of_a_write_lose_nothing_they_had_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path());
+    let (mut said, mut left_behind) = (BTreeSet::new(), 0);
+    for round in 0..20 {
+        let mut writers: Vec<Child> = (0..PROCESSES).map(|process| start(folder.path(), process)).collect();
+        let heard: Vec<_> = writers.iter_mut().map(listen).collect();
+        // Now one of them is caught writing, now the other; the second dies wherever it is.
+        writers.rotate_left(round % 2);
+        wait_for_its_write(folder.path(), &mut writers[0]);
+        for writer in &mut writers {
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        }
+        said.extend(heard.into_iter().flat_map(|heard| heard.join().unwrap()));
+        let stored = in_store(&store);
+        let distinct: BTreeSet<u32> = stored.iter().copied().collect();
+        assert_eq!(distinct.len(), stored.len(), "a window twice");
+        assert!(said.is_subset(&distinct), "{:?}", said.difference(&distinct));
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        left_behind +=
+            files.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "tmp")).count();
+    }
+    eprintln!("killed writers: 20 rounds left {left_behind} half-written files behind, and lost nothing");
+    (0..PROCESSES).for_each(|process| drop(follow(start(folder.path(), process), None)));
+    let mut stored = in_store(&store);
+    stored.sort_unstable();
+    assert_eq!(stored, (0..PROCESSES * THREADS * EACH).collect::<Vec<_>>());
 }
