@@ -149,13 +149,16 @@ fn load_pieces(
         Ok(()) => Ok(bytes),
         Err(error) => {
             for index in loaded {
-                let holding = entry.pieces[index].holding.take();
-                mutant!(
+                let taken = entry.pieces[index].holding.take();
+                let returned = mutant!(
                     "failed_load_leaves_bytes_behind",
                     "half a model stays on the device, held by nobody, until the process ends",
-                    right: holding.into_iter().for_each(|holding| give_back(memory, holding)),
-                    wrong: drop(holding),
+                    right: taken,
+                    wrong: taken.filter(|_| false),
                 );
+                if let Some(holding) = returned {
+                    give_back(memory, holding);
+                }
             }
             Err(error)
         }
