@@ -1,4 +1,6 @@
-"""Which cases are recorded: held out from the recordings that the programs were written against."""
+"""Which cases are recorded: held out from the recordings that the programs were written against, and fresh ones."""
+
+import json
 
 
 def case(family, operation, dtype, size=None, frames=1, batch=1, tokens=None, **options):
@@ -86,7 +88,7 @@ def _transformer():
 
 
 # Name: (GiB of device memory to keep free for it, cases)
-WINDOWS = {
+HELD_OUT_WINDOWS = {
     "sdxl-fp16": (24, _sdxl("fp16")),
     "sdxl-bf16": (24, _sdxl("bf16")),
     "sdxl-fp32": (42, _sdxl("fp32")),
@@ -124,8 +126,69 @@ TRACES = {
 }
 
 # Recorded cases in a process of their own, in which nothing ran before.
-FRESH = {
+ALONE = {
     "native": [case("sdxl", D, "fp16", square(1024), tile=256, overlap=0.25), case("sdxl", D, "fp16", square(1024)),
                case("qwen-image", D, "bf16", square(512))],
     "cuda_malloc_async": [case("sdxl", D, "fp16", square(512))],
 }
+
+
+def _fresh_sdxl(dtype):
+    sizes = ((960, 544), (1408, 704), (1792, 1024), (704, 1280), (1088, 1920), square(1600))
+    cases = both("sdxl", dtype, *sizes)
+    if dtype == "fp16":
+        cases += [case("sdxl", D, dtype, (1792, 1024), tile=n, overlap=0.25) for n in (512, 768)]
+        cases += [case("sdxl", D, dtype, (896, 640), attention="math")]
+        cases += both("sdxl", dtype, (1408, 704), channels_last=True)
+    return cases
+
+
+def _fresh_other_vaes():
+    cases = both("flux", "bf16", (1088, 896), (1728, 960))
+    for family, dtype in (("sd3", "fp16"), ("z-image", "bf16"), ("flux2", "bf16"), ("cogview4", "bf16")):
+        cases += [case(family, D, dtype, s) for s in ((896, 1088), (1408, 704))]
+    return cases
+
+
+def _fresh_video_vaes():
+    cases = both("qwen-image", "bf16", (896, 1088), (640, 1024))
+    cases += [case("wan", D, "fp16", (640, 352), frames=n) for n in (13, 21)]
+    cases += [case("wan", D, "fp16", (832, 480), frames=25)]
+    return cases + [case("wan", E, "fp16", s, frames=13) for s in ((640, 352), (832, 480))]
+
+
+def _fresh_small_models():
+    cases = both("taesd", "fp16", (896, 1088))
+    cases += [case("sdxl-clip-g", "text_encode", d, batch=b, tokens=77) for d in ("fp16", "fp32", "bf16") for b in (3, 6)]
+    return cases + [case("t5-xxl", "text_encode", "bf16", batch=b, tokens=n) for b in (1, 2) for n in (192, 384)]
+
+
+# Cases of sizes and lengths that are in no other recording. The first of each job was recorded before and goes to
+# verify.jsonl.
+FRESH_WINDOWS = {
+    "transformer": (30, [case("flux", "denoise", "bf16", square(512))]
+                    + [case("flux", "denoise", "bf16", s) for s in ((1088, 896), square(704), (1408, 704))]),
+    "video-vaes": (24, [case("qwen-image", D, "bf16", square(512))] + _fresh_video_vaes()),
+    "sdxl-fp32": (42, [case("sdxl", D, "fp32", square(1024))] + _fresh_sdxl("fp32")),
+    "sdxl-fp16": (24, [case("sdxl", D, "fp16", square(1024))] + _fresh_sdxl("fp16")),
+    "unet": (14, [case("sdxl", "denoise", "fp16", square(1024))]
+             + [case("sdxl", "denoise", "fp16", s, batch=b) for b in (1, 2, 3) for s in ((1088, 896), (704, 1280))]),
+    "sdxl-bf16": (24, [case("sdxl", D, "bf16", square(1024))] + _fresh_sdxl("bf16")),
+    "other-vaes": (24, [case("flux", D, "bf16", square(1024))] + _fresh_other_vaes()),
+    "small-models": (14, [case("taesd", D, "fp16", square(512))] + _fresh_small_models()),
+}
+
+WINDOWS = {"held-out": HELD_OUT_WINDOWS, "fresh": FRESH_WINDOWS}
+
+
+def _extent(line):
+    """What must be new of a case: its size, either way up, and frames; of text, model, length and batch."""
+    if line["width"] is None:
+        return (line["family"], line["tokens"], line["batch"])
+    return (*sorted((line["width"], line["height"])), line["frames"])
+
+
+def seen_before(paths):
+    """The fresh cases, beside the first of each job, whose extent occurs in one of the recordings."""
+    seen = {_extent(json.loads(text)) for path in paths for text in path.read_text().splitlines()}
+    return [c for _, cases in FRESH_WINDOWS.values() for c in cases[1:] if _extent(c) in seen]

@@ -5,8 +5,6 @@ import gzip
 import json
 import pathlib
 
-import convolutions
-
 ORDER = ("allocator", "family", "operation", "dtype", "options", "height", "width", "frames", "batch", "tokens", "run")
 
 
@@ -25,6 +23,8 @@ def text(found, separators=None):
 
 
 def conv_order():
+    import convolutions
+
     calls = [call for d in ("fp16", "bf16", "fp32") for f in (convolutions.flat_calls, convolutions.deep_calls) for call in f(d)]
     return {json.dumps(call): i for i, call in reversed(list(enumerate(calls)))}
 
@@ -33,12 +33,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recorded", type=pathlib.Path)
     parser.add_argument("data", type=pathlib.Path)
+    parser.add_argument("--set", choices=("held-out", "fresh"), default="held-out", help="which cases were recorded")
     arguments = parser.parse_args()
+    windows = sorted(lines(arguments.recorded / "windows.jsonl"), key=order)
+    (arguments.data / f"windows-{arguments.set}.jsonl").write_text(text(windows))
+    if arguments.set == "fresh":
+        return print(f"{len(windows)} windows")
     traces = sorted(lines(arguments.recorded / "traces.jsonl.gz"), key=order)
     packed = gzip.compress(text(traces, (",", ":")).encode(), 9, mtime=0)
     (arguments.data / "trace-held-out-native.jsonl.gz").write_bytes(packed)
-    windows = sorted(lines(arguments.recorded / "windows.jsonl"), key=order)
-    (arguments.data / "windows-held-out.jsonl").write_text(text(windows))
     place = conv_order()
     keys = ("op", "dtype", "layout", "batch", "channels", "size", "kernel", "stride", "pad")
     found = {json.dumps({k: c[k] for k in keys}): c for c in lines(arguments.recorded / "conv.jsonl")}

@@ -36,10 +36,16 @@ def identity(line):
     return (*(line.get(k) for k in keys), json.dumps(options, sort_keys=True))
 
 
-def stored_windows():
+def known_recordings(which):
+    """The recordings that were there before the cases of this set were."""
+    names = ["windows.jsonl", "windows-options.jsonl"]
+    return [STORED / name for name in names + ["windows-held-out.jsonl"] * (which == "fresh")]
+
+
+def stored_windows(which):
     found = {}
-    for name in ("windows.jsonl", "windows-options.jsonl"):
-        for text in (STORED / name).read_text().splitlines():
+    for path in known_recordings(which):
+        for text in path.read_text().splitlines():
             line = json.loads(text)
             found.setdefault((identity(line), line["kind"]), line)
     return found
@@ -120,7 +126,7 @@ def job(arguments):
 
     kind, _, name = arguments.name.partition(":")
     worker = Worker(arguments)
-    if kind != "fresh":
+    if kind != "alone":
         worker.measure.set_up_products(worker.device)
     if kind == "conv":
         import convolutions
@@ -133,8 +139,9 @@ def job(arguments):
         stored = stored_traces()
         todo, step = cases.TRACES[name][1], lambda case: worker.trace(case, stored)
     else:
-        stored = stored_windows()
-        todo = cases.FRESH[arguments.allocator] if kind == "fresh" else cases.WINDOWS[name][1]
+        which = "held-out" if kind == "alone" else kind
+        stored = stored_windows(which)
+        todo = cases.ALONE[arguments.allocator] if kind == "alone" else cases.WINDOWS[which][name][1]
         step = lambda case: worker.windows(case, stored)
     for case in todo:
         try:
@@ -147,15 +154,17 @@ def job(arguments):
             worker.measure.quiet()
 
 
-def jobs():
-    """Every job in the order of its worth: (name, allocator, GiB it may use)."""
+def jobs(which):
+    """Every job of a set in the order of its worth: (name, allocator, GiB it may use)."""
     import cases
 
+    if which == "fresh":
+        return [(f"fresh:{n}", a, gib) for n, (gib, _) in cases.WINDOWS[which].items() for a in ALLOCATORS]
     # The long ones first, so that none is left running alone.
     todo = [(f"trace:{n}", "native", cases.TRACES[n][0]) for n in ("transformer", "unet", "video-vaes", "other-vaes", "sdxl-half", "sdxl-single")]
     todo += [(f"conv:{op}-{d}", "native", 24) for op in ("flat", "deep") for d in ("fp16", "bf16", "fp32")]
     for allocator in ALLOCATORS:
-        todo += [(f"window:{n}", allocator, gib) for n, (gib, _) in cases.WINDOWS.items()]
+        todo += [(f"held-out:{n}", allocator, gib) for n, (gib, _) in cases.WINDOWS[which].items()]
     return todo
 
 
@@ -215,6 +224,7 @@ class Pool:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--set", choices=("held-out", "fresh"), default="held-out", help="which cases")
     parser.add_argument("--deadline", type=float, default=3600, help="seconds after which all jobs are stopped")
     parser.add_argument("--slots", type=int, default=7)
     parser.add_argument("--gib", type=float, default=128, help="device memory that jobs may use together")
@@ -228,18 +238,24 @@ def main():
     arguments = parser.parse_args()
     if arguments.command == "job":
         return job(arguments)
+    if arguments.set == "fresh":
+        import cases
+
+        again = cases.seen_before(known_recordings("fresh"))
+        if again:
+            sys.exit(f"not fresh: {again}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     pool, place = Pool(arguments), arguments.placement
     if place is None:
         for way in ("construct", "apply"):
             for allocator in ("native", "cuda_malloc_async"):
-                pool.start("fresh:", allocator, 8, way)
+                pool.start("alone:", allocator, 8, way)
         while pool.running:
             pool.reap()
             time.sleep(0.1)
         place = chosen_place(arguments.out)
     wanted = [part for part in arguments.only.split(",") if part]
-    pool.run([j for j in jobs() if not wanted or any(part in f"{j[0]} {j[1]}" for part in wanted)], place)
+    pool.run([j for j in jobs(arguments.set) if not wanted or any(part in f"{j[0]} {j[1]}" for part in wanted)], place)
 
 
 if __name__ == "__main__":
