@@ -63,6 +63,15 @@ impl Record {
         }
     }
 
+    /// Keeps an attempt and all its windows so far, in the place of what was kept of it before. Called when it begins,
+    /// after each run and when it ends, it leaves after a crash what had finished, marked as running; see
+    /// [`break_off_all_but`](Self::break_off_all_but).
+    pub fn keep_progress(&mut self, attempt: Attempt, windows: impl IntoIterator<Item = Window>) {
+        self.windows.retain(|window| window.attempt_id.as_ref() != Some(&attempt.id));
+        self.windows.extend(windows);
+        self.keep_attempt(attempt);
+    }
+
     /// Takes every attempt that is marked as running, but is not among the `live` ones, as broken off: its
     /// process was killed. To be called by the one process that runs calibrations, on what it reads.
     pub fn break_off_all_but(&mut self, live: &[AttemptId]) {

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headroom_base::{Backend, DeviceClass, Window};
-use headroom_calibration::Store;
+use headroom_base::{AttemptId, Backend, DeviceClass, Window};
+use headroom_calibration::{
+    Attempt, AttemptState, Context, EstimatorVersions, Record, RunningAttempt, Store, UserFits, count,
+};
 
 const FOLDER: &str = "HEADROOM_KILLED_WRITERS_FOLDER";
 const PROCESS: &str = "HEADROOM_KILLED_WRITERS_PROCESS";
@@ -53,7 +55,7 @@ fn writer() {
     let write = |thread: u32| {
         let store = Store::open(&folder).with_lock_wait(Duration::from_secs(60));
         for run in runs_of(process, thread) {
-            let add = |record: &mut headroom_calibration::Record| {
+            let add = |record: &mut Record| {
                 if !record.windows.iter().any(|window| window.run == run) {
                     record.windows.push(window(run));
                 }
@@ -71,8 +73,12 @@ fn writer() {
 }
 
 fn start(folder: &Path, process: u32) -> Child {
+    start_as("writer", folder, process)
+}
+
+fn start_as(what: &str, folder: &Path, process: u32) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["writer", "--exact", "--ignored", "--nocapture"])
+        .args([what, "--exact", "--ignored", "--nocapture"])
         .env(FOLDER, folder)
         .env(PROCESS, process.to_string())
         .stdout(Stdio::piped())
@@ -136,6 +142,58 @@ fn a_killed_writer_loses_at_most_its_own_update() {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "tmp"));
     assert_eq!(leftovers.count(), 0, "the last update removed what the killed ones left");
+}
+
+const PLANNED_RUNS: u32 = 18;
+
+/// The measuring process: one attempt, kept when it begins and after each run, which waits to be killed at its end.
+#[test]
+#[ignore = "started by the other tests of this file, as a process to be killed"]
+fn calibrator() {
+    let store = Store::open(std::env::var(FOLDER).expect("the folder to write to"));
+    let id = AttemptId("a".into());
+    let mut attempt = Attempt::recorded(id.clone(), "m", device(), window(0).environment, PLANNED_RUNS);
+    attempt.state = AttemptState::Running;
+    attempt.finished_runs.clear();
+    let mut running = RunningAttempt::begin(attempt, &UserFits::default()).unwrap();
+    for run in 0..PLANNED_RUNS {
+        running.run_finished(run, vec![Window { attempt_id: Some(id.clone()), ..window(run) }]).unwrap();
+        let progress = |record: &mut Record| {
+            record.keep_progress(running.attempt().clone(), running.windows().iter().cloned());
+        };
+        store.update(&device(), progress).unwrap();
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "written {run}").and_then(|()| output.flush()).unwrap();
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_calibration_killed_in_the_middle_is_incomplete_and_says_after_how_many_runs() {
+    for kill_after in [1, 5, 17, 18] {
+        let folder = tempfile::tempdir().unwrap();
+        let said = follow(start_as("calibrator", folder.path(), 0), Some(kill_after)).len();
+        let mut record = Store::open(folder.path()).read(&device()).unwrap();
+        record.break_off_all_but(&[]);
+        let [attempt] = &record.attempts[..] else { panic!("one attempt") };
+        let finished = attempt.finished_runs.len();
+        // It may have been in the middle of one more.
+        assert!(attempt.state == AttemptState::Incomplete && finished >= said);
+        let outcome = format!("broke off in the middle and is incomplete ({finished} of 18 runs finished)");
+        assert_eq!(attempt.outcome(), outcome);
+        assert_eq!(record.windows.len(), finished, "each run's window once");
+        let context = Context {
+            device: device(),
+            hard: window(0).environment.hard,
+            versions: EstimatorVersions::newest_of([&window(0).line]),
+        };
+        let reason = format!("its calibration broke off after {finished} of 18 runs");
+        for verdict in count(&record.windows, &record.attempts, &context) {
+            assert_eq!(verdict.reason().map(ToString::to_string), Some(reason.clone()));
+        }
+    }
 }
 
 /// Reads what a writer says until it ends.
