@@ -232,13 +232,12 @@ impl Model for ImageAutoencoder {
 
     fn run(&self, recorder: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
         let [width, height] = request.image(self.scale)?;
-        let (batch, tiling) = (request.batch(), request.case.tiling);
+        let batch = request.batch();
         match request.case.operation {
             Operation::VaeDecode => {
                 let sizes = [batch, self.latent_channels, height / self.scale, width / self.scale];
                 let latents = recorder.input("latents", &sizes, recorder.element());
-                let tiles = tiling.map(|tiling| Tiles::of_decode(tiling, self.scale));
-                Ok(vec![match tiles.filter(|tiles| tiles.are_needed(&latents)) {
+                Ok(vec![match Tiles::of_decode(request, [sizes[2], sizes[3]], self.scale)? {
                     Some(tiles) => tiles.run(recorder, &latents, |tile| self.decode(recorder, tile)),
                     None => self.decode(recorder, &latents),
                 }])
@@ -246,8 +245,7 @@ impl Model for ImageAutoencoder {
             Operation::VaeEncode => {
                 let sizes = [batch, self.image_channels, height, width];
                 let pixels = recorder.input("pixels", &sizes, recorder.element());
-                let tiles = tiling.map(|tiling| Tiles::of_encode(tiling, self.scale));
-                let moments = match tiles.filter(|tiles| tiles.are_needed(&pixels)) {
+                let moments = match Tiles::of_encode(request, [height, width], self.scale)? {
                     Some(tiles) => tiles.run(recorder, &pixels, |tile| self.encode(recorder, tile)),
                     None => self.encode(recorder, &pixels),
                 };

@@ -51,6 +51,12 @@ pub enum Unsupported {
     },
 }
 
+/// The longest side or text, and the longest clip: beyond them no model has an input.
+const MOST_SIDE: u64 = 1 << 16;
+const MOST_FRAMES: u64 = 1 << 14;
+/// The most pixels or tokens at once, 16 images of the largest size: sums of bytes stay below 2^64.
+const MOST_ITEMS: u128 = 1 << 36;
+
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
@@ -83,7 +89,20 @@ impl Request<'_> {
         if extent[..2].iter().any(|size| *size < side) || frames == 0 || self.case.batch == 0 {
             return Err(self.no_such_extent(format!("at least one item of {side} pixels each way")));
         }
+        if extent[0].max(extent[1]) > MOST_SIDE || extent[2] > MOST_FRAMES {
+            return Err(self.no_such_extent(format!("at most {MOST_SIDE} pixels each way and {MOST_FRAMES} frames")));
+        }
+        self.at_most(&extent)?;
         Ok(extent)
+    }
+
+    /// Refuses what no card could hold and no sum of bytes would be right for.
+    fn at_most(&self, extent: &[u64]) -> Result<(), Unsupported> {
+        let items = extent.iter().copied().map(u128::from).product::<u128>() * u128::from(self.case.batch);
+        if items > MOST_ITEMS {
+            return Err(self.no_such_extent(format!("at most {MOST_ITEMS} pixels or tokens at once")));
+        }
+        Ok(())
     }
 
     /// The pixels of one image.
@@ -97,7 +116,13 @@ impl Request<'_> {
     /// Tokens of one text.
     pub(super) fn tokens(&self) -> Result<u64, Unsupported> {
         match self.case.extent {
-            Extent::Text { tokens } if tokens > 0 && self.case.batch > 0 => Ok(u64::from(tokens)),
+            Extent::Text { tokens } if u64::from(tokens) > MOST_SIDE => {
+                Err(self.no_such_extent(format!("at most {MOST_SIDE} tokens")))
+            }
+            Extent::Text { tokens } if tokens > 0 && self.case.batch > 0 => {
+                self.at_most(&[u64::from(tokens)])?;
+                Ok(u64::from(tokens))
+            }
             _ => Err(self.no_such_extent("at least one token")),
         }
     }

@@ -1,6 +1,6 @@
 //! An operation as data: the tensors it allocates and frees, in order, and what of it makes the peak.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use headroom_base::Case;
@@ -158,16 +158,20 @@ impl Program {
 
     /// The tensors that live after step `at`, in the order in which they were allocated.
     pub fn live_at(&self, at: usize) -> Vec<Live<'_>> {
-        let mut live: Vec<Live<'_>> = Vec::new();
+        let mut live: BTreeMap<usize, Live<'_>> = BTreeMap::new();
+        let mut made_at = HashMap::new();
         for (since, step) in self.steps.iter().enumerate().take(at + 1) {
             match step {
                 Step::Allocate { tensor, bytes, label, role } => {
-                    live.push(Live { since, tensor: *tensor, bytes: *bytes, label, role: *role });
+                    made_at.insert(*tensor, since);
+                    live.insert(since, Live { since, tensor: *tensor, bytes: *bytes, label, role: *role });
                 }
-                Step::Free { tensor } => live.retain(|other| other.tensor != *tensor),
+                Step::Free { tensor } => {
+                    made_at.remove(tensor).and_then(|since| live.remove(&since));
+                }
             }
         }
-        live
+        live.into_values().collect()
     }
 
     /// Bytes of the workspaces that stay after the first run.

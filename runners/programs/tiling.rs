@@ -2,6 +2,7 @@
 
 use headroom_base::Tiling;
 
+use super::derive::{Request, Unsupported};
 use super::recorder::{Recorder, Tensor};
 
 /// Sizes of a tiled run, in the units of its input and output.
@@ -18,27 +19,61 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// Tiles of `tiling.tile_pixels` pixels for a decode: the input is latents, `scale` pixels each.
-    pub(super) fn of_decode(tiling: Tiling, scale: u64) -> Self {
+    /// How a decode of this request runs in tiles of `tiling.tile_pixels` pixels: the input is latents, `scale` pixels
+    /// each. `None` where one tile does.
+    pub(super) fn of_decode(
+        request: Request<'_>,
+        [rows, columns]: [u64; 2],
+        scale: u64,
+    ) -> Result<Option<Self>, Unsupported> {
+        let Some(tiling) = request.case.tiling else { return Ok(None) };
+        Self::check(request, tiling, scale)?;
         let pixels = u64::from(tiling.tile_pixels);
-        Self::new(pixels / scale, pixels, u64::from(tiling.overlap_percent))
+        let tiles = Self::new(pixels / scale, pixels, u64::from(tiling.overlap_percent));
+        Ok((rows > tiles.side || columns > tiles.side).then_some(tiles))
     }
 
-    /// Tiles of `tiling.tile_pixels` pixels for an encode: the output is latents, `scale` pixels each.
-    pub(super) fn of_encode(tiling: Tiling, scale: u64) -> Self {
+    /// How an encode of this request runs in tiles of `tiling.tile_pixels` pixels: the output is latents, `scale` pixels
+    /// each. `None` where one tile does.
+    pub(super) fn of_encode(
+        request: Request<'_>,
+        [rows, columns]: [u64; 2],
+        scale: u64,
+    ) -> Result<Option<Self>, Unsupported> {
+        let Some(tiling) = request.case.tiling else { return Ok(None) };
+        Self::check(request, tiling, scale)?;
         let pixels = u64::from(tiling.tile_pixels);
-        Self::new(pixels, pixels / scale, u64::from(tiling.overlap_percent))
+        let tiles = Self::new(pixels, pixels / scale, u64::from(tiling.overlap_percent));
+        if rows <= tiles.side && columns <= tiles.side {
+            return Ok(None);
+        }
+        for size in [rows, columns] {
+            // The last tile is the narrowest; the reference's encoder ends in an error on one that halves to nothing.
+            let last = (size - 1) % tiles.step + 1;
+            if last < scale {
+                return Err(request.no_such_extent(format!(
+                    "tiles of at least {scale} pixels, while tiles of {pixels} in steps of {} leave {last} of {size}: use another tile, or pad the image",
+                    tiles.step
+                )));
+            }
+        }
+        Ok(Some(tiles))
+    }
+
+    fn check(request: Request<'_>, tiling: Tiling, scale: u64) -> Result<(), Unsupported> {
+        if u64::from(tiling.tile_pixels) < scale {
+            return Err(request.no_such_extent(format!("tiles of at least {scale} pixels")));
+        }
+        if tiling.overlap_percent >= 100 {
+            return Err(request.no_such_extent("tiles that overlap by less than 100 %"));
+        }
+        Ok(())
     }
 
     fn new(input_side: u64, output_side: u64, overlap_percent: u64) -> Self {
         let blend = output_side * overlap_percent / 100;
         let step = input_side * (100 - overlap_percent) / 100;
         Self { side: input_side, step: step.max(1), blend, kept: output_side - blend }
-    }
-
-    /// Whether an input of this size is tiled at all.
-    pub(super) fn are_needed(&self, input: &Tensor) -> bool {
-        input.size(2) > self.side || input.size(3) > self.side
     }
 
     /// Runs `operation` on every tile, then blends neighbours and joins what is kept.

@@ -10,6 +10,8 @@ use super::residual::{Downsample, ResnetBlock, Upsample};
 use super::shape::Element;
 use super::transformer_block::{ImageTransformer, TransformerNumbers, sinusoids};
 
+/// Pixels along the side of a latent.
+const LATENT_PIXELS: u64 = 8;
 /// Channels of the embedded time step, as a multiple of the first level's.
 const TIME_MULTIPLE: u64 = 4;
 /// Size numbers that are embedded with the pooled text: original size, crop and target size.
@@ -248,10 +250,11 @@ impl Model for Unet {
             return Err(request.no_such_operation("denoise"));
         }
         request.untiled()?;
-        let [width, height] = request.image(8 << self.down.len())?;
+        let [width, height] = request.image(LATENT_PIXELS)?;
         let batch = request.batch();
         let channels = u64::from(self.numbers.in_channels);
-        let sample = recorder.input("sample", &[batch, channels, height / 8, width / 8], recorder.element());
+        let sizes = [batch, channels, height / LATENT_PIXELS, width / LATENT_PIXELS];
+        let sample = recorder.input("sample", &sizes, recorder.element());
         let text_sizes = [batch, u64::from(self.numbers.text_tokens), u64::from(self.numbers.cross_attention_dim)];
         let text = recorder.input("encoder_hidden_states", &text_sizes, recorder.element());
         if let Some(width) = self.numbers.projection_class_embeddings_input_dim {

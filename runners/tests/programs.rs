@@ -4,7 +4,9 @@
 
 mod programs {
     mod cases;
+    mod edges;
     mod published;
+    mod scaling;
     mod traces;
     mod windows;
 }

@@ -21,7 +21,7 @@ const STYLE: &str = "\
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:var(--ink);background:var(--paper)}\
 svg{width:100%;height:auto;overflow:visible}.area{fill:var(--fill)}.hit{fill:transparent}.hit:hover{fill:var(--line)}\
 .peak{stroke:var(--mark);fill:var(--mark)}.scale{stroke:var(--line)}text{fill:var(--ink);font-size:12px}\
-table{border-collapse:collapse;margin-top:1.5rem}td,th{padding:.2rem .8rem;text-align:left;border-bottom:1px solid var(--line)}\
+table{border-collapse:collapse;margin-top:1.5rem}caption{text-align:left;font-weight:600;padding:.2rem .8rem}td,th{padding:.2rem .8rem;text-align:left;border-bottom:1px solid var(--line)}\
 td:first-child,th:first-child{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// One column of the chart.

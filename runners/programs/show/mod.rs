@@ -137,7 +137,7 @@ fn write_layers(text: &mut String, program: &Program, run: Run, at: usize, peak_
         let _ = writeln!(text, "… {from} layers before");
     }
     for layer in shown {
-        let filled = layer.peak_bytes * BAR_WIDTH / peak_bytes.max(1);
+        let filled = u128::from(layer.peak_bytes) * u128::from(BAR_WIDTH) / u128::from(peak_bytes.max(1));
         let bar = "█".repeat(usize::try_from(filled).unwrap_or(0));
         let mark = if holds_peak(layer) { " ◀ peak" } else { "" };
         let _ = writeln!(

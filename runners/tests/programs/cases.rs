@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::recorded;
 
-fn architectures() -> Vec<(Architecture, Vec<Operation>)> {
+pub(super) fn architectures() -> Vec<(Architecture, Vec<Operation>)> {
     let coders = vec![Operation::VaeDecode, Operation::VaeEncode];
     vec![
         (Architecture::AutoencoderKl(AutoencoderKl::default()), coders.clone()),
@@ -34,7 +34,7 @@ fn derive(architecture: &Architecture, case: &Case) -> Program {
 }
 
 /// Every tensor is freed at most once and only while it lives; what stays is the output and what libraries keep.
-fn assert_well_formed(program: &Program) {
+pub(super) fn assert_well_formed(program: &Program) {
     let mut live = std::collections::HashSet::new();
     for step in &program.steps {
         match step {
