@@ -69,3 +69,39 @@ pub fn estimator_versions<'a>(families: impl IntoIterator<Item = &'a Family>) ->
         .map(|estimator| (estimator.id, estimator.version))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::simulated_environment;
+    use crate::catalogue::Catalogue;
+    use headroom_base::{AllocatorKind, Source};
+    use headroom_calibration::resolve;
+
+    /// Without such a line, a margin on the whole reservation would look like one on its empirical part.
+    #[test]
+    fn a_family_calibrates_a_line_of_which_a_third_or_more_is_known_exactly_and_carries_no_margin() {
+        let catalogue = Catalogue::load(None).unwrap();
+        let hard = simulated_environment(AllocatorKind::Native).hard;
+        let mut mostly_exact = 0;
+        for family in catalogue.families() {
+            for line in &family.calibration.lines {
+                let Some(model) = family.model(&line.model) else { continue };
+                for case in &line.cases {
+                    let Some(priced) = price_case(model, case, &hard, BuiltIns::compiled_in()) else { continue };
+                    let found = BuiltIns::compiled_in().find(&hard, &priced.line);
+                    let estimate = resolve(&priced.costs, None, found.as_ref(), 0);
+                    let whole = estimate.reservation_bytes;
+                    if estimate.source == Source::Floor || estimate.analytic_bytes < whole.div_ceil(3) {
+                        continue;
+                    }
+                    mostly_exact += 1;
+                    let margin = headroom_base::margin_bytes(estimate.empirical_bytes);
+                    let spread = estimate.margin_bytes.abs_diff(margin);
+                    assert!(spread <= 1, "{}: {case}: margin {} of {whole}", family.name, estimate.margin_bytes);
+                }
+            }
+        }
+        assert!(mostly_exact > 0);
+    }
+}
