@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use headroom_base::{AllocatorKind, Bytes, Case, DType, Extent, Operation, Tiling};
+use headroom_base::{AllocatorKind, Bytes, DType, Operation};
 
+use super::case::parse_size;
 use super::exit::EXIT_CODES_HELP;
 
 /// Measures, fits and reserves the working memory of image-generation operations.
@@ -313,89 +314,10 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
-/// The longest side or text.
-const MOST_SIDE: u32 = 1 << 16;
-
-/// The most pixels or tokens at once: 16 images of the largest size.
-const MOST_ITEMS: u128 = 1 << 36;
-
-/// Reads `1216x832`.
-fn parse_size(text: &str) -> Result<(u32, u32), String> {
-    let number = |part: &str| part.parse::<u32>().ok().filter(|pixels| *pixels > 0);
-    text.split_once(['x', 'X', '×'])
-        .and_then(|(width, height)| Some((number(width)?, number(height)?)))
-        .ok_or_else(|| format!("`{text}` is no size: write WIDTHxHEIGHT in pixels, for example 1024x1024"))
-}
-
 fn parse_option(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
         .ok_or_else(|| format!("`{text}` is no option: write KEY=VALUE, for example tile=512"))
-}
-
-/// The parts of a command line that make a case.
-pub struct CaseParts {
-    /// The operation.
-    pub operation: Operation,
-    /// The element type.
-    pub dtype: DType,
-    /// Pixels.
-    pub size: Option<(u32, u32)>,
-    /// Frames.
-    pub frames: u32,
-    /// How many at once.
-    pub batch: u32,
-    /// Tokens.
-    pub tokens: Option<u32>,
-    /// Tile by tile.
-    pub tiling: Option<Tiling>,
-}
-
-impl CaseParts {
-    /// The case, or what is wrong with it.
-    ///
-    /// # Errors
-    /// A zero where a count is meant, or an extent that the operation does not have.
-    pub fn case(&self) -> Result<Case, String> {
-        let operation = self.operation;
-        let extent = match (self.size, self.tokens) {
-            (Some(_), _) if operation == Operation::TextEncode => {
-                return Err(format!("{operation} has no --size: give --tokens, for example --tokens 77"));
-            }
-            (None, Some(_)) if operation != Operation::TextEncode => {
-                return Err(format!("{operation} has no --tokens: give --size, for example --size 1024x1024"));
-            }
-            (Some((width, height)), _) => Extent::Pixels { width, height, frames: positive("frames", self.frames)? },
-            (None, Some(tokens)) => Extent::Text { tokens: positive("tokens", tokens)? },
-            (None, None) => return Err("neither --size nor --tokens is given".to_owned()),
-        };
-        let batch = positive("batch", self.batch)?;
-        check_magnitude(extent, batch)?;
-        Ok(Case { operation, dtype: self.dtype, extent, batch, tiling: self.tiling })
-    }
-}
-
-/// Beyond these no model has an input, and the sums of bytes would leave 64 bits.
-fn check_magnitude(extent: Extent, batch: u32) -> Result<(), String> {
-    let (side, items) = match extent {
-        Extent::Pixels { width, height, frames } => {
-            (width.max(height), [width, height, frames].map(u128::from).iter().product::<u128>())
-        }
-        Extent::Text { tokens } => (tokens, u128::from(tokens)),
-    };
-    if side > MOST_SIDE {
-        return Err(format!("{side} is more than headroom reckons with: at most {MOST_SIDE} pixels a side, or tokens"));
-    }
-    if items * u128::from(batch) > MOST_ITEMS {
-        return Err(format!(
-            "size × frames × batch is more than headroom reckons with ({MOST_ITEMS}): ask for less at once"
-        ));
-    }
-    Ok(())
-}
-
-fn positive(name: &str, number: u32) -> Result<u32, String> {
-    if number == 0 { Err(format!("--{name} must be at least 1")) } else { Ok(number) }
 }
 
 #[cfg(test)]
@@ -410,14 +332,6 @@ mod tests {
         for sub in command.get_subcommands_mut() {
             let help = sub.render_long_help().to_string();
             assert!(help.contains("Example"), "{} has no example", sub.get_name());
-        }
-    }
-
-    #[test]
-    fn sizes_need_two_positive_numbers() {
-        assert_eq!(parse_size("1216x832"), Ok((1216, 832)));
-        for text in ["1216", "0x832", "12x", "x", "1216x832x1", "-1x2"] {
-            assert!(parse_size(text).unwrap_err().contains(text), "{text}");
         }
     }
 }

@@ -4,7 +4,8 @@ use headroom_base::{AllocatorKind, Case, HardEnvironment};
 use headroom_family::{Architecture, Family, Model};
 use headroom_runners::programs::{self, Execution, Unsupported};
 
-use super::args::{CaseArgs, CaseParts};
+use super::args::CaseArgs;
+use super::case::CaseParts;
 use super::error::CliError;
 use super::options::Options;
 use crate::bench::simulated_environment;

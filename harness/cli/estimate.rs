@@ -1,12 +1,13 @@
 //! `estimate`: how much to reserve for one operation, the parts of it, and where each comes from.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use headroom_base::{
     AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey, Source,
 };
 use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, resolve};
-use headroom_runners::programs;
+use headroom_runners::programs::{self, PredictionError};
 use serde::Serialize;
 
 use super::args::EstimateArgs;
@@ -17,7 +18,7 @@ use super::plan::{device_named, record_of};
 use super::terminal::Terminal;
 use crate::bench::Subject;
 use crate::catalogue::Catalogue;
-use crate::pricing::{Priced, estimator_versions, price_case};
+use crate::pricing::{Priced, estimator_versions, predicted_bytes, price_case};
 
 /// What is printed as JSON: the reservation with its parts, and what it rests on.
 #[derive(Serialize)]
@@ -54,7 +55,7 @@ pub(super) fn estimate(
         (Some(folder), Some(device)) => Some(knowledge(&chosen, args.allocator, folder, device, catalogue)?),
         _ => None,
     };
-    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), knowledge.as_ref());
+    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), knowledge.as_ref())?;
     if args.case.json {
         terminal.json(&answer)?;
     } else {
@@ -84,7 +85,7 @@ fn answer<'a>(
     allocator: AllocatorKind,
     built_ins: &BuiltIns,
     knowledge: Option<&Knowledge>,
-) -> Answer<'a> {
+) -> Result<Answer<'a>, CliError> {
     let hard = chosen.hard(allocator);
     let (model, case) = (chosen.model, chosen.case);
     let mut answer = Answer {
@@ -103,7 +104,7 @@ fn answer<'a>(
     let Some(Priced { line, costs }) = price_case(model, &case, &hard, built_ins) else {
         let key = &model.key;
         answer.notes.push(format!("model `{key}` is known by its size alone: give it an architecture to price it"));
-        return answer;
+        return Ok(answer);
     };
     let built_in = built_ins.find(&hard, &line);
     let user = knowledge.and_then(|knowledge| knowledge.fits().get(&line)).map(|user| &user.fit);
@@ -118,35 +119,56 @@ fn answer<'a>(
         let largest = ranges().map(|range| range.largest_units).max().unwrap_or(0);
         answer.basis = Some(built_in.basis());
         answer.measured_units = Some((least, largest));
-        answer.notes.extend(built_in_notes(built_in.basis(), costs.units, least, largest));
+        if built_in.basis() != Basis::SameEnvironment {
+            answer.notes.push(built_in.basis().to_string());
+        }
+        if costs.units < least || costs.units > largest {
+            answer.notes.push(prolonged_note(chosen, &hard, answer.estimate, &(least..=largest)));
+        }
     } else if user.is_none() {
-        answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source));
+        answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source)?);
     }
     answer.line = Some(line);
-    answer
+    Ok(answer)
 }
 
-fn built_in_notes(basis: Basis, units: u64, least: u64, largest: u64) -> Vec<String> {
-    let mut notes = Vec::new();
-    if basis != Basis::SameEnvironment {
-        notes.push(basis.to_string());
+/// A line says nothing of sizes that nobody measured; the program does, and may say more.
+fn prolonged_note(
+    chosen: &Chosen<'_>,
+    hard: &HardEnvironment,
+    estimate: Estimate,
+    measured: &RangeInclusive<u64>,
+) -> String {
+    let (least, largest) = (measured.start(), measured.end());
+    let note = format!("the size is outside the measured {least} to {largest} cost units: the line is prolonged");
+    match predicted_bytes(chosen.model, &chosen.case, hard) {
+        Some(predicted) if predicted > estimate.reservation_bytes => {
+            format!("{note}, and its program needs more than that: {}", Bytes(predicted))
+        }
+        _ => note,
     }
-    if units < least || units > largest {
-        notes.push(format!("{units} cost units are outside the measured {least} to {largest}: the line is prolonged"));
-    }
-    notes
 }
 
-fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source) -> String {
+/// Why there is no more than a prediction, or not even one.
+///
+/// # Errors
+/// Where the operation needs more than any card: to reserve the usual working memory for it would be wrong.
+fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source) -> Result<String, CliError> {
     if source == Source::Predicted {
-        return "nothing was measured for this line: the program's own peak, with the margin".to_owned();
+        return Ok("nothing was measured for this line: the program's own peak, with the margin".to_owned());
     }
     let reason = chosen.model.architecture().and_then(|architecture| {
         let execution = chosen.execution(hard.allocator);
         programs::predict(architecture, &chosen.case, &execution, hard.allocator).err()
     });
-    let reason = reason.map_or_else(|| "no program".to_owned(), |error| error.to_string());
-    format!("nothing was measured for this line and nothing is predicted ({reason}): the usual working memory")
+    let reason = match reason {
+        Some(error @ PredictionError::TooLarge(_)) => {
+            return Err(CliError::Value(format!("{}: {error}", chosen.name())));
+        }
+        Some(error) => error.to_string(),
+        None => "no program".to_owned(),
+    };
+    Ok(format!("nothing was measured for this line and nothing is predicted ({reason}): the usual working memory"))
 }
 
 fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {

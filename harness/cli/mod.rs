@@ -3,6 +3,7 @@
 mod advise;
 pub mod args;
 mod calibrate;
+mod case;
 mod check;
 mod chosen;
 mod devices;

@@ -6,7 +6,8 @@ use headroom_runners::programs::show::{Layer, at_peak, html, layers, text};
 use headroom_runners::programs::{self, Live, Program, Run, Step};
 use serde::Serialize;
 
-use super::args::{CaseParts, ProgramArgs};
+use super::args::ProgramArgs;
+use super::case::CaseParts;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
