@@ -1,6 +1,7 @@
 //! Executes an operation's program on a device that keeps no contents.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
 use headroom_device::device::{Device, DeviceId, Holding};
@@ -88,8 +89,8 @@ impl SimulatedRunner {
     fn keep(&self, device: &Device, label: &Label, bytes: u64) -> Result<(), RunError> {
         let mut persistent = self.persistent.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (device.id().clone(), label.operator);
-        if !persistent.contains_key(&key) {
-            persistent.insert(key, device.allocate(bytes)?);
+        if let Entry::Vacant(place) = persistent.entry(key) {
+            place.insert(device.allocate(bytes)?);
         }
         Ok(())
     }

@@ -4,8 +4,10 @@
 
 mod programs {
     mod cases;
+    mod convolutions;
     mod edges;
     mod published;
+    mod readme;
     mod scaling;
     mod traces;
     mod windows;

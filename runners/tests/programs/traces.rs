@@ -89,6 +89,17 @@ fn shares(name: &str) -> Vec<(String, usize, f64)> {
         .collect()
 }
 
+/// Every recorded trace: what it is, its events, and the share of them that the program gives in the same order.
+pub(super) fn all() -> Vec<(String, usize, f64)> {
+    ["trace-native", "trace-expandable", "trace-held-out-native"]
+        .into_iter()
+        .flat_map(|name| {
+            let of = shares(&format!("h200/{name}.jsonl.gz"));
+            of.into_iter().map(move |(label, events, share)| (format!("{name}: {label}"), events, share))
+        })
+        .collect()
+}
+
 #[test]
 fn programs_follow_the_recorded_events_one_by_one() {
     let mut all = shares("h200/trace-native.jsonl.gz");

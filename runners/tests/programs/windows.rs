@@ -5,7 +5,7 @@ use headroom_runners::programs::evidence::{Compared, compare, describe, read_win
 
 use crate::recorded;
 
-fn compared(name: &str) -> Vec<Compared> {
+pub(super) fn compared(name: &str) -> Vec<Compared> {
     let text = std::fs::read_to_string(recorded::path(name)).unwrap();
     let windows = read_windows(&text).unwrap();
     let (compared, left_out) = compare(&windows, recorded::architecture);
@@ -90,4 +90,24 @@ fn the_bound_for_the_stream_ordered_pool_is_within_a_fifth_at_the_median() {
     let middle = median(errors);
     println!("median excess of {} cases: {:.1} %", all.len(), 100.0 * middle);
     assert!(middle <= 0.20, "median excess {:.1} %", 100.0 * middle);
+}
+
+/// The README counts these among the misses; an exemption must not grow to hide another.
+#[test]
+fn eight_recorded_comparisons_are_exempt_and_each_is_outside_by_reserved_pages_or_a_search() {
+    let mut all = compared("h200/windows.jsonl");
+    all.extend(compared("h200/windows-options.jsonl"));
+    let outside = all.iter().filter(|entry| !entry.allocated_holds() || !entry.reserved_holds());
+    let (searched, left): (Vec<&Compared>, Vec<&Compared>) = outside.partition(|entry| (EXEMPT[0].applies)(entry));
+    assert_eq!(
+        (searched.len(), left.len()),
+        (3, 5),
+        "{:?}",
+        left.iter().map(|entry| describe(entry)).collect::<Vec<_>>()
+    );
+    for entry in left {
+        // Three pages of 20 MiB at most, either way, where the allocated peak is exact to the byte.
+        assert!(entry.allocated_error_bytes() == 0 && (EXEMPT[1].applies)(entry), "{}", describe(entry));
+        assert!(entry.reserved_error_bytes().unsigned_abs() <= 60 << 20, "{}", describe(entry));
+    }
 }
