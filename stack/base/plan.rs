@@ -178,7 +178,19 @@ impl Plan {
         let cases = ordered
             .into_iter()
             .map(|priced| {
-                let needed_bytes = priced.estimate.reservation_bytes.saturating_add(allowance_bytes).max(floor_bytes);
+                let allowance_bytes = mutant!(
+                    "plan_without_the_measuring_allowance",
+                    "a size is planned whose measured lock asks for more than the card has",
+                    right: allowance_bytes,
+                    wrong: 0,
+                );
+                let asked_bytes = priced.estimate.reservation_bytes.saturating_add(allowance_bytes);
+                let needed_bytes = mutant!(
+                    "plan_below_the_floor",
+                    "a size is planned for which the cache would have to break into the card's own working memory",
+                    right: asked_bytes.max(floor_bytes),
+                    wrong: asked_bytes,
+                );
                 PlannedCase { verdict: judge(needed_bytes, room_bytes), priced }
             })
             .collect();

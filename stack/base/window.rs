@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Case, DType, DeviceClass, Environment, Operation, Reading, Tiling};
+use crate::{Case, DType, DeviceClass, Environment, Operation, Reading, Tiling, mutant};
 
 /// What several models may price on: equal lines share their calibration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -148,8 +148,19 @@ pub struct Deltas {
 impl Deltas {
     /// What the operation needed: the largest of the deltas that are known.
     pub fn demand_bytes(&self) -> u64 {
-        let driver = self.driver_bytes.known().unwrap_or(0);
-        self.allocated_peak_bytes.max(self.reserved_peak_bytes).max(driver)
+        let driver = mutant!(
+            "driver_growth_left_out_of_the_demand",
+            "what the driver rounds up and libraries take beside the allocator is missing from every reservation",
+            right: self.driver_bytes.known().unwrap_or(0),
+            wrong: 0,
+        );
+        let reserved = mutant!(
+            "reserved_growth_left_out_of_the_demand",
+            "segments that an operation cannot use twice are missing from its reservation",
+            right: self.reserved_peak_bytes,
+            wrong: 0,
+        );
+        self.allocated_peak_bytes.max(reserved).max(driver)
     }
 }
 

@@ -104,7 +104,12 @@ impl BuiltIns {
         let comparable = |shipped: &&ShippedLine| {
             let there = &shipped.environment;
             there.backend == hard.backend
-                && there.attention == hard.attention
+                && mutant!(
+                    "shipped_for_another_kernel_used",
+                    "attention that materialises its scores is priced as if it did not",
+                    right: there.attention == hard.attention,
+                    wrong: true,
+                )
                 && there.convolution_benchmark == hard.convolution_benchmark
                 && there.memory_layout == hard.memory_layout
         };

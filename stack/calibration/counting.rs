@@ -303,7 +303,13 @@ fn of_its_attempt(window: &Window, attempts: &HashMap<&AttemptId, &Attempt>) -> 
 }
 
 fn of_this_place(window: &Window, context: &Context) -> Option<Uncounted> {
-    if window.device != context.device {
+    let here = mutant!(
+        "other_card_counts",
+        "what a card of another size or maker needed sets what is reserved on this one",
+        right: window.device == context.device,
+        wrong: true,
+    );
+    if !here {
         return Some(Uncounted::OtherDevice { device: window.device.clone() });
     }
     let same = mutant!(

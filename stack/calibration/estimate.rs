@@ -24,7 +24,14 @@ pub struct Costs {
 /// prediction with the margin, without that `floor_bytes`. The cache's own floor applies afterwards.
 pub fn resolve(costs: &Costs, user: Option<&Fit>, built_in: Option<&BuiltIn<'_>>, floor_bytes: u64) -> Estimate {
     let predicted = || {
-        let empirical = |bytes: u64| bytes.saturating_sub(costs.analytic_bytes);
+        let empirical = |bytes: u64| {
+            mutant!(
+                "exact_part_predicted_twice",
+                "a card nobody measured reserves the copy of the weights twice",
+                right: bytes.saturating_sub(costs.analytic_bytes),
+                wrong: bytes,
+            )
+        };
         costs.predicted_bytes.map(|bytes| Estimate::new(costs.analytic_bytes, empirical(bytes), Source::Predicted))
     };
     let shipped = built_in.map(|built_in| built_in.estimate(costs.units, costs.analytic_bytes));
@@ -36,12 +43,20 @@ pub fn resolve(costs: &Costs, user: Option<&Fit>, built_in: Option<&BuiltIn<'_>>
         return own;
     }
     match shipped.or_else(predicted) {
-        Some(other) if other.reservation_bytes > own.reservation_bytes => {
-            Estimate { source: Source::LargerOfBoth, ..other }
-        }
+        Some(other) if is_larger(&other, &own) => Estimate { source: Source::LargerOfBoth, ..other },
         Some(_) => Estimate { source: Source::LargerOfBoth, ..own },
         None => own,
     }
+}
+
+/// Whole reservations are compared: what is known exactly may differ between two lines.
+fn is_larger(other: &Estimate, own: &Estimate) -> bool {
+    mutant!(
+        "smaller_of_both_outside_the_range",
+        "a size nobody measured gets the more hopeful of two guesses and runs out of memory",
+        right: other.reservation_bytes > own.reservation_bytes,
+        wrong: other.reservation_bytes < own.reservation_bytes,
+    )
 }
 
 fn of_fit(fit: &Fit, costs: &Costs) -> Estimate {

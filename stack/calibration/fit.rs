@@ -135,7 +135,12 @@ type Top = (u64, u64);
 
 fn largest_of_each_size(points: &[Point]) -> Vec<Top> {
     let mut tops: Vec<Top> = points.iter().map(|point| (point.units, point.remainder_bytes())).collect();
-    tops.sort_unstable_by_key(|(units, bytes)| (*units, std::cmp::Reverse(*bytes)));
+    mutant!(
+        "smallest_demand_of_each_size_fitted",
+        "of two runs of a size the thriftier one is believed, and the other one runs out of memory",
+        right: tops.sort_unstable_by_key(|(units, bytes)| (*units, std::cmp::Reverse(*bytes))),
+        wrong: tops.sort_unstable(),
+    );
     tops.dedup_by_key(|(units, _)| *units);
     tops
 }

@@ -102,7 +102,14 @@ impl ResetAnswer {
 /// While the model is being measured: nothing is removed then.
 pub fn reset(record: &mut Record, model: &str, context: &Context) -> Result<ResetAnswer, ResetError> {
     let own = |attempt: &&crate::attempt::Attempt| attempt.model == model;
-    if let Some(running) = record.attempts.iter().filter(own).find(|attempt| attempt.state == AttemptState::Running) {
+    let mut own_attempts = record.attempts.iter().filter(own);
+    let running = mutant!(
+        "reset_while_running",
+        "a calibration goes on into a record that no longer knows its attempt, and all its runs are lost",
+        right: own_attempts.find(|attempt| attempt.state == AttemptState::Running),
+        wrong: own_attempts.find(|_| false),
+    );
+    if let Some(running) = running {
         return Err(ResetError::Running { model: model.to_owned(), attempt: running.id.clone() });
     }
     let mut lines: Vec<LineKey> =

@@ -222,7 +222,13 @@ impl Facts {
     pub fn gather(knowledge: Option<&Knowledge>, line: &LineKey, model: &str, platform: Platform) -> Self {
         let newest = knowledge.map_or(Newest::Nothing, |knowledge| newest(knowledge, line, model));
         let own = knowledge.map_or(Own::Nothing, |knowledge| own(knowledge, line));
-        Self { platform, store_readable: knowledge.is_some(), newest, own }
+        let store_readable = mutant!(
+            "unreadable_store_shown_as_empty",
+            "people measure again what lies in a file that only has to be mended",
+            right: knowledge.is_some(),
+            wrong: true,
+        );
+        Self { platform, store_readable, newest, own }
     }
 }
 
@@ -232,7 +238,12 @@ fn newest(knowledge: &Knowledge, line: &LineKey, model: &str) -> Newest {
     let here = |attempt: &&Attempt| {
         attempt.model == model
             && attempt.device == context.device
-            && attempt.environment.hard == context.hard
+            && mutant!(
+                "other_software_colours_the_state",
+                "a line that works is shown as failed because it failed under another allocator last year",
+                right: attempt.environment.hard == context.hard,
+                wrong: true,
+            )
             && concerns(knowledge, attempt, line)
     };
     let mut attempts = knowledge.record().attempts.iter().rev().filter(here);

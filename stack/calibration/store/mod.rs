@@ -146,7 +146,13 @@ impl Store {
         let (mut record, before) = self.load(device)?;
         let answer = change(&mut record);
         let after = record.to_json();
-        if before.as_deref() != Some(after.as_bytes()) {
+        let changed = mutant!(
+            "unchanged_file_written_again",
+            "every look at a page rewrites the file, and each of them is a chance to lose it",
+            right: before.as_deref() != Some(after.as_bytes()),
+            wrong: true,
+        );
+        if changed {
             self.replace(device, after.as_bytes())?;
         }
         Ok(answer)

@@ -1,6 +1,6 @@
 //! Fixed segments: the search of the cache, splitting, merging, and what is tried on a miss.
 
-use headroom_base::AllocatorKind;
+use headroom_base::{AllocatorKind, mutant};
 
 use super::{
     Allocation, AllocationError, Allocator, Block, BlockState, DriverError, Entry, EventKind, NONE, Pool, PoolKind,
@@ -46,8 +46,18 @@ impl<D: Driver> Allocator<D> {
         };
         let attempt = match attempt {
             Err(error) if is_out_of_memory(&error) => {
-                let _ = self.release_cached();
-                self.counters.num_alloc_retries += 1;
+                mutant!(
+                    "idle_segments_not_given_back",
+                    "an operation runs out of memory while what it needs lies idle in the reserve",
+                    right: drop(self.release_cached()),
+                    wrong: (),
+                );
+                mutant!(
+                    "retry_not_counted",
+                    "a run that only passed because everything idle was given back looks like any other",
+                    right: self.counters.num_alloc_retries += 1,
+                    wrong: (),
+                );
                 self.new_memory(bytes, kind)
             }
             other => other,
@@ -59,7 +69,12 @@ impl<D: Driver> Allocator<D> {
     pub(super) fn failure(&mut self, requested_bytes: u64, error: DriverError) -> AllocationError {
         let situation = self.situation();
         if is_out_of_memory(&error) {
-            self.counters.num_ooms += 1;
+            mutant!(
+                "out_of_memory_not_counted",
+                "an operation that catches a refusal and goes on with less says how little it needs",
+                right: self.counters.num_ooms += 1,
+                wrong: (),
+            );
             return AllocationError::OutOfMemory { requested_bytes, situation };
         }
         AllocationError::Driver { requested_bytes, error: Box::new(error), situation }

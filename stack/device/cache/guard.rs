@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use headroom_base::{InvalidReason, Measurement};
+use headroom_base::{InvalidReason, Measurement, mutant};
 
 use super::event::Event;
 use super::lock::LockReport;
@@ -97,7 +97,13 @@ impl LockedModel {
     }
 
     fn fail(&self, reason: InvalidReason) {
-        if let Some(window) = &self.window {
+        let marked = mutant!(
+            "failed_operation_not_marked",
+            "an operation that broke off half-way says how little it needs",
+            right: self.window.as_ref(),
+            wrong: None::<&Registration>,
+        );
+        if let Some(window) = marked {
             window.fail(reason);
         }
     }

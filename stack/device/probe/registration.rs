@@ -49,7 +49,7 @@ impl Registration {
             },
         );
         let residency = mutant!(
-            "partly_resident_window_counts",
+            "partial_residency_not_marked",
             "a run that streamed part of its weights is taken for one that had them all",
             right: if missing_bytes == 0 { Residency::Full } else { Residency::Partial { missing_bytes } },
             wrong: Residency::Full,

@@ -142,7 +142,13 @@ impl WindowStack {
     }
 
     pub(crate) fn fail_all(&mut self, reason: &str) {
-        for window in &mut self.open {
+        let blind = mutant!(
+            "probe_failure_ignored",
+            "a window is believed although nobody could look at what it took",
+            right: self.open.as_mut_slice(),
+            wrong: &mut [],
+        );
+        for window in blind {
             window.fail(InvalidReason::ProbeFailed { message: reason.to_owned() });
         }
     }
@@ -245,7 +251,13 @@ impl Core {
 impl OpenWindow {
     /// What the counts at the end say of the measurement. The gravest is named.
     fn judge(&mut self, spilled: Reading, total_bytes: u64) {
-        if self.ooms > 0 && matches!(self.invalid, None | Some(InvalidReason::OperationFailed { .. })) {
+        let ran_out = mutant!(
+            "out_of_memory_ignored",
+            "an operation that caught a refusal and went on with less says how little it needs",
+            right: self.ooms > 0,
+            wrong: false,
+        );
+        if ran_out && matches!(self.invalid, None | Some(InvalidReason::OperationFailed { .. })) {
             self.invalid = Some(InvalidReason::OutOfMemory);
         }
         let highest = self.baseline.reserved.saturating_add(self.best.reserved.unwrap_or(0));

@@ -10,6 +10,7 @@ crate::claims![
     what_the_driver_retains_is_taken_from_the_record,
     a_size_that_leaves_no_room_for_the_whole_model_is_not_planned,
     the_floor_for_others_is_kept_when_they_are_idle,
+    a_case_needs_its_allowance_too_and_never_less_than_the_floor,
     two_types_of_three_sizes_make_eighteen_runs,
 ];
 
@@ -74,6 +75,19 @@ fn a_size_that_leaves_no_room_for_the_whole_model_is_not_planned() {
     let capped = CapacityTerms { cap: Cap::Bytes(4 * GIB), ..terms() };
     assert!(fits_with(capped, 2 * GIB));
     assert!(!fits_with(capped, 3 * GIB));
+}
+
+fn a_case_needs_its_allowance_too_and_never_less_than_the_floor() {
+    let plan_with = |measuring_allowance_bytes, floor_bytes| {
+        let mut knowledge = Knowledge::new(record(), context(), soft("driver 1"));
+        let terms = PlanTerms { capacity: terms(), measuring_allowance_bytes, floor_bytes };
+        let cases = vec![case_to_plan(DType::Fp16, 512, all_of(crate::fixture::terms()))];
+        knowledge.plan(record(), cases, &BuiltIns::default(), terms).cases[0].verdict
+    };
+    assert_eq!(plan_with(0, 0), Verdict::Fits);
+    assert!(matches!(plan_with(GIB, 0), Verdict::DoesNotFit { short_bytes, .. } if short_bytes <= GIB));
+    let floor = 15 * GIB;
+    assert!(matches!(plan_with(0, floor), Verdict::DoesNotFit { needed_bytes, .. } if needed_bytes == floor));
 }
 
 fn the_floor_for_others_is_kept_when_they_are_idle() {

@@ -78,6 +78,8 @@ fn an_unreadable_store_and_an_unverified_method_stand_beside_other_states() {
     };
     let unreadable: fn(&mut Facts) = |f| f.store_readable = false;
     assert_eq!(shown(unreadable), (State::StoreUnreadable, vec![]));
+    // What cannot be read is known as that, not as a record with nothing in it.
+    assert_eq!(state(&Facts::gather(None, &line(), MODEL, GOOD)).state, State::StoreUnreadable);
     let no_gpu: fn(&mut Facts) = |f| (f.store_readable, f.platform.generation_devices) = (false, 0);
     assert_eq!(shown(no_gpu), (State::NoGpu, vec![State::StoreUnreadable]));
     let unverified: fn(&mut Facts) = |f| f.platform.method_verified = false;
