@@ -6,6 +6,8 @@ pub mod advise;
 pub mod bench;
 pub mod catalogue;
 pub mod checks;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod pricing;
 pub mod recorded;
 pub mod replay;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use headroom_base::mutant;
+
 /// The `index`-th of `count` parts, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
@@ -34,7 +36,15 @@ impl Shard {
 
     /// The items of this part. All parts together hold every item once.
     pub fn share<T>(self, items: Vec<T>) -> Vec<T> {
-        let mine = |position: usize| position % self.count == self.index - 1;
+        let mine = |position: usize| {
+            let first = mutant!(
+                "shards_counted_from_zero",
+                "trials that fall between the shards never run, and every machine reports green",
+                right: self.index - 1,
+                wrong: self.index,
+            );
+            position % self.count == first
+        };
         items.into_iter().enumerate().filter(|(position, _)| mine(*position)).map(|(_, item)| item).collect()
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use headroom_base::{AllocatorKind, mutant};
 use headroom_family::{Family, SimulatedDevice};
 use headroom_reports::{Check, Outcome};
 
 use crate::bench::{Ground, Subject};
+use crate::checks::invariants::{Area, EVERYWHERE, GeneralArea, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Evidence};
 use crate::world::World;
 
@@ -15,7 +17,7 @@ use crate::world::World;
 const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// What is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum What {
     /// A check on one simulated device, under each of its allocators.
     Simulated { device: usize, check: Simulated },
@@ -23,6 +25,10 @@ enum What {
     Fitted(Simulated),
     /// The windows recorded on a real card.
     Recorded,
+    /// Invariants of one part of the program, on a stage of the family's own models.
+    Invariants(Area),
+    /// Invariants of one part of the program for which no model is needed.
+    General(GeneralArea),
     /// A scripted cache scenario.
     Scenario { index: usize },
     /// A check on the attached GPU.
@@ -41,14 +47,6 @@ impl std::fmt::Debug for Simulated {
         f.write_str(self.name)
     }
 }
-
-impl PartialEq for Simulated {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Simulated {}
 
 /// The checks of every simulated device.
 const ON_EACH_DEVICE: [Simulated; 4] = [
@@ -94,8 +92,10 @@ pub fn trials(world: &Arc<World>) -> Vec<Trial> {
             add(What::Scenario { index });
         }
         if value.models.is_empty() {
+            EVERYWHERE.into_iter().for_each(|area| add(What::General(area)));
             continue;
         }
+        OF_A_FAMILY.into_iter().for_each(|area| add(What::Invariants(area)));
         for device in 0..value.devices.len() {
             ON_EACH_DEVICE.into_iter().for_each(|check| add(What::Simulated { device, check }));
         }
@@ -111,10 +111,15 @@ pub fn trials(world: &Arc<World>) -> Vec<Trial> {
 /// How many trials a family must have, counted from its file.
 pub fn expected_trials(family: &Family, is_recorded: bool) -> usize {
     if family.models.is_empty() {
-        return family.regressions.len();
+        return family.regressions.len() + EVERYWHERE.len();
     }
     let on_devices = family.devices.len() * ON_EACH_DEVICE.len();
-    family.regressions.len() + on_devices + ON_FITTED_CARDS.len() + usize::from(is_recorded) + ON_A_GPU.len()
+    family.regressions.len()
+        + OF_A_FAMILY.len()
+        + on_devices
+        + ON_FITTED_CARDS.len()
+        + usize::from(is_recorded)
+        + ON_A_GPU.len()
 }
 
 impl Trial {
@@ -129,6 +134,7 @@ impl Trial {
             What::Simulated { device, .. } => &self.family().devices[device].name,
             What::Fitted(_) => "fitted",
             What::Recorded => checks::RECORDED_DEVICE,
+            What::Invariants(_) | What::General(_) => "invariants",
             What::Scenario { .. } => "scripted",
             What::Gpu { .. } => "gpu",
         }
@@ -140,6 +146,8 @@ impl Trial {
             What::Simulated { check, .. } | What::Fitted(check) => check.name,
             What::Scenario { index } => &self.family().regressions[index].name,
             What::Recorded => "recorded",
+            What::Invariants(area) => area.name,
+            What::General(area) => area.name,
             What::Gpu { check } => check,
         }
     }
@@ -189,15 +197,7 @@ impl Trial {
     }
 
     fn verdict(&self) -> Result<Evidence, (Outcome, String)> {
-        if let Some(reason) = self.ignored_because() {
-            let outcome = if gpu_is_required() { Outcome::Failed } else { Outcome::Ignored };
-            return Err((outcome, reason.to_owned()));
-        }
-        let evidence = self.evidence().map_err(|error| (Outcome::Failed, error.to_string()))?;
-        if evidence.seen == 0 && !evidence.notes.iter().any(|note| note.starts_with(NOTHING_TO_SEE)) {
-            return Err((Outcome::Failed, "the check saw no window, run or figure".to_owned()));
-        }
-        Ok(evidence)
+        verdict_of(self.ignored_because(), gpu_is_required(), || self.evidence())
     }
 
     fn evidence(&self) -> Result<Evidence, CheckError> {
@@ -205,6 +205,11 @@ impl Trial {
         let ground = self.world.ground();
         match self.what {
             What::Scenario { index } => checks::scenario(&family.regressions[index]),
+            What::General(area) => area.check(&self.world),
+            What::Invariants(area) => {
+                let device = family.devices.first().ok_or_else(|| CheckError::violated("the family has no device"))?;
+                area.check(&Subject { family, device, allocator: AllocatorKind::Native }, ground)
+            }
             What::Recorded => {
                 let report = self.world.recorded().map_err(CheckError::violated)?;
                 checks::recorded(report, family, ground.built_ins, ground.versions)
@@ -218,6 +223,40 @@ impl Trial {
             What::Gpu { .. } => Err(CheckError::violated("there is no GPU")),
         }
     }
+}
+
+/// The verdict of a trial: what `look` sees, unless it cannot run here for the reason `ignored`.
+pub(crate) fn verdict_of(
+    ignored: Option<&str>,
+    gpu_is_required: bool,
+    look: impl FnOnce() -> Result<Evidence, CheckError>,
+) -> Result<Evidence, (Outcome, String)> {
+    if let Some(reason) = ignored {
+        let may_be_ignored = mutant!(
+            "required_gpu_not_missed",
+            "a runner whose driver is broken reports green for years",
+            right: !gpu_is_required,
+            wrong: true,
+        );
+        let outcome = if may_be_ignored { Outcome::Ignored } else { Outcome::Failed };
+        return mutant!(
+            "ignored_trial_passes",
+            "a report says that a GPU was tried where there was none",
+            right: Err((outcome, reason.to_owned())),
+            wrong: if gpu_is_required { Err((outcome, reason.to_owned())) } else { Ok(Evidence::default()) },
+        );
+    }
+    let evidence = look().map_err(|error| (Outcome::Failed, error.to_string()))?;
+    let saw_something = mutant!(
+        "nothing_seen_passes",
+        "a family that lost its cases goes on passing",
+        right: evidence.seen > 0 || evidence.notes.iter().any(|note| note.starts_with(NOTHING_TO_SEE)),
+        wrong: true,
+    );
+    if saw_something {
+        return Ok(evidence);
+    }
+    Err((Outcome::Failed, "the check saw no window, run or figure".to_owned()))
 }
 
 /// Whether a trial that needs a GPU fails where there is none.

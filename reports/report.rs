@@ -191,17 +191,29 @@ impl Check {
     }
 }
 
-/// What became of one mutant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What became of one wrong decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MutantGrade {
     /// Its name.
     pub name: String,
     /// What goes wrong in the world when this decision is wrong.
     pub harm: String,
+    /// The file and line where the decision stands.
+    #[serde(default)]
+    pub place: String,
+    /// The claims that it breaks: a check that failed for another reason has not seen it.
+    #[serde(default)]
+    pub claims: Vec<String>,
     /// The checks that saw it; none means that it survived.
     pub killed_by: Vec<String>,
+    /// Checks that failed under it for another reason, each with what it said. They kill nothing.
+    #[serde(default)]
+    pub failed_otherwise: Vec<String>,
     /// The checks that passed its decision and should have seen it.
     pub reached_by: Vec<String>,
+    /// How long its checks took.
+    #[serde(default)]
+    pub milliseconds: u64,
 }
 
 /// The mutation checks.

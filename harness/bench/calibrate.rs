@@ -145,7 +145,7 @@ pub fn calibrate(
     let runs = plan.runs();
     for run in &runs {
         progress(run, runs.len());
-        let window = measure(bench, measured, &running, &plan, run, ground)?;
+        let window = measure_run(bench, measured, &running, &plan, run, ground)?;
         running.run_finished(run.run, vec![window])?;
     }
     let (attempt, windows) = running.finish(0).map_err(|(_, error)| error)?;
@@ -158,7 +158,7 @@ pub fn calibrate(
 }
 
 /// One run of an attempt, priced by the fits that were frozen when it began.
-fn measure(
+pub(crate) fn measure_run(
     bench: &Bench<'_>,
     measured: MeasuredModel<'_>,
     running: &RunningAttempt,

@@ -13,9 +13,11 @@ use headroom_device::Settings;
 use headroom_device::cache::{Cache, CacheError, CacheSettings};
 use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, Perturbation, SimulatedCard};
+use headroom_device::probe::Hook;
 use headroom_family::{Family, SimulatedDevice};
 use headroom_runners::{Runner, SIMULATED_FRAMEWORK, Session, SimulatedRunner, WorkspaceSteps};
 
+pub(crate) use calibrate::measure_run;
 pub use calibrate::{
     Calibration, CalibrationError, MeasuredModel, calibrate, cases_to_plan, describe, lines_of, not_fitting,
     weights_bytes,
@@ -49,6 +51,10 @@ pub struct Setup {
     pub floor_bytes: Option<u64>,
     /// Something else to execute operations.
     pub runner: Option<Arc<dyn Runner>>,
+    /// Called at every point of cache and probe.
+    pub hook: Option<Arc<dyn Hook>>,
+    /// Another change of the card.
+    pub card: Option<fn(&mut CardSettings)>,
 }
 
 /// A card with a session on it.
@@ -98,6 +104,9 @@ impl<'a> Subject<'a> {
         let mut settings = self.card_settings();
         settings.perturbation = setup.perturbation_seed.map(Perturbation::seeded);
         settings.total_bytes = setup.memory_bytes.unwrap_or(settings.total_bytes);
+        if let Some(change) = setup.card {
+            change(&mut settings);
+        }
         let card = SimulatedCard::new(settings);
         let parts = DeviceParts::over_driver(
             DeviceId::new(&self.device.name),
@@ -106,6 +115,7 @@ impl<'a> Subject<'a> {
             Settings::of_kind(self.allocator),
             true,
         );
+        let parts = DeviceParts { hook: setup.hook.clone(), ..parts };
         let floor_bytes = setup.floor_bytes.unwrap_or(DEFAULT_DEVICE_WORKING_BYTES);
         let cache = Cache::new(parts.build(), CacheSettings { floor_bytes, ..CacheSettings::default() });
         let runner: Arc<dyn Runner> = match (&setup.runner, setup.perturbation_seed) {

@@ -1,13 +1,15 @@
 //! Calibrate, fit, estimate: what was measured is covered, inside the range by exactly the fit, and by not much more.
 
-use headroom_base::{AllocatorKind, Bytes, Case, Estimate, Origin, Residency, Source, Validity, Verdict};
-use headroom_calibration::{Counted, Record, Uncounted};
+use headroom_base::{
+    AllocatorKind, Bytes, Case, Estimate, Origin, PricedCase, Residency, Source, Validity, Verdict, mutant,
+};
+use headroom_calibration::{Coefficients, Counted, Record, Uncounted};
 use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_reports::{AttemptRecord, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
 use headroom_runners::StepRequest;
 
-use super::{CheckError, Evidence, ensure, place, reserved_and_needed};
+use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{
     Bench, Calibration, Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Setup, Subject, calibrate, describe, lines_of,
 };
@@ -36,11 +38,12 @@ pub fn calibration(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence
 fn windows_count(subject: &Subject<'_>, calibration: &Calibration) -> Result<(), CheckError> {
     for (window, counted) in calibration.windows.iter().zip(&calibration.verdicts) {
         let what = || format!("{}: {}", place(subject), describe(window));
-        ensure(window.measurement.validity == Validity::Valid, what)?;
-        ensure(window.measurement.residency == Residency::Full, || format!("{}: partly resident", what()))?;
+        Claim::UndisturbedWindowIsValid.holds(window.measurement.validity == Validity::Valid, what)?;
+        let whole = window.measurement.residency == Residency::Full;
+        Claim::MeasuredModelIsResident.holds(whole, || format!("{}: partly resident", what()))?;
         // A false flag is a stated limit of the rule: the line falls back, and must be covered all the same.
         let expected = window.kind == headroom_base::RunKind::Measured && !is_fragmented(counted);
-        ensure(counted.counts() == expected, || {
+        Claim::MeasuredWindowsCount.holds(counted.counts() == expected, || {
             let reason = counted.reason().map_or_else(|| "it counts".to_owned(), ToString::to_string);
             format!("{}: {reason}", what())
         })?;
@@ -104,17 +107,43 @@ fn calibrated_sizes_are_covered(
             let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
             format!("{}: {} ({numbers})", place(subject), priced.case)
         };
-        ensure(demand <= estimate.reservation_bytes, || format!("{} is under-reserved", what()))?;
+        Claim::DemandIsCovered
+            .holds(demand <= estimate.reservation_bytes, || format!("{} is under-reserved", what()))?;
         let Some(user) = calibration.knowledge.fits().get(&priced.line) else { continue };
-        ensure(estimate.source == Source::User, || format!("{} is priced by {}", what(), estimate.source.name()))?;
-        let empirical = user.fit.coefficients.bytes_at(priced.cost_units);
-        ensure(estimate.empirical_bytes.abs_diff(empirical) <= 1, || format!("{}: not the fit's value", what()))?;
+        is_the_fit_with_its_margin(&user.fit.coefficients, priced, &estimate, what)?;
         let over = estimate.reservation_bytes.saturating_sub(demand);
         // Reserved memory grows in steps; below one of them a share says nothing.
         let allowed = (demand / 100 * limit_percent).max(subject.allocator.growth_step_bytes());
-        ensure(over <= allowed, || format!("{} is over the family's limit of {limit_percent} %", what()))?;
+        let within = mutant!(
+            "over_reservation_not_limited",
+            "a fit that asks for twice what is needed passes, and models leave the card for nothing",
+            right: over <= allowed,
+            wrong: true,
+        );
+        Claim::OverReservationIsLimited
+            .holds(within, || format!("{} is over the family's limit of {limit_percent} %", what()))?;
     }
     Ok(())
+}
+
+/// Inside the measured range a reservation is the exact part and 1.05 times the fit, rounded up once.
+fn is_the_fit_with_its_margin(
+    fit: &Coefficients,
+    priced: &PricedCase,
+    estimate: &Estimate,
+    what: impl Fn() -> String,
+) -> Result<(), CheckError> {
+    let source = estimate.source;
+    Claim::ReservationIsTheFits
+        .holds(source == Source::User, || format!("{} is priced by {}", what(), source.name()))?;
+    let empirical = fit.bytes_at(priced.cost_units);
+    let is_the_fits = estimate.empirical_bytes.abs_diff(empirical) <= 1;
+    Claim::ReservationIsTheFits.holds(is_the_fits, || format!("{}: not the fit's value", what()))?;
+    let with_margin = (fit.numerator_at(priced.cost_units) * 21).div_ceil(20 * u128::from(fit.denominator()));
+    let expected = u128::from(estimate.analytic_bytes) + with_margin;
+    Claim::MarginOnTheMeasuredPartOnce.holds(u128::from(estimate.reservation_bytes) == expected, || {
+        format!("{}: {expected} bytes are the exact part and 1.05 times the fit", what())
+    })
 }
 
 /// Sizes that were left out: covered inside the measured range. Outside it, and for the driver's own pool, of which

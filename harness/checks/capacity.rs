@@ -6,7 +6,7 @@ use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
-use super::{CheckError, Evidence, ensure, place, reserved_and_needed};
+use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{Bench, Calibration, Ground, MeasuredModel, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
 
@@ -80,7 +80,7 @@ fn check_case(
     }
     let enough = base.taken_bytes + reserved;
     let outcome = try_on(subject, tried, enough, estimate.reservation_bytes)?;
-    ensure(matches!(outcome, Trial::Completed), || {
+    Claim::ReservationIsEnough.holds(matches!(outcome, Trial::Completed), || {
         let source = estimate.source.name();
         format!("{}: weights, context and reservation ({}, {source}) are not enough", what(), Bytes(enough))
     })?;
@@ -191,10 +191,11 @@ fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_by
             Ok(if retried { Trial::CompletedWithRetries } else { Trial::Completed })
         }
         Err(error) if error.is_out_of_memory() => {
-            ensure(bench.session.cache().models() == before, || format!("{}: the cache changed", what()))?;
+            let same = bench.session.cache().models() == before;
+            Claim::FailureLeavesTheCacheAsItWas.holds(same, || format!("{}: the cache changed", what()))?;
             let books =
                 bench.session.cache().reconcile(bench.runner.persistent_bytes(bench.session.cache().device()))?;
-            ensure(books.is_ok(), || format!("{}: {books:?}", what()))?;
+            Claim::BooksAgree.holds(books.is_ok(), || format!("{}: {books:?}", what()))?;
             Ok(Trial::OutOfMemory)
         }
         Err(error) => Err(error.into()),

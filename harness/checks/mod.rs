@@ -2,6 +2,8 @@
 
 mod calibration;
 mod capacity;
+mod claim;
+pub mod invariants;
 mod perturbed;
 mod pipeline;
 mod plan;
@@ -22,6 +24,7 @@ use crate::pricing::price_case;
 
 pub use calibration::calibration;
 pub use capacity::capacity;
+pub use claim::Claim;
 pub use perturbed::perturbed;
 pub use pipeline::pipeline;
 pub use plan::plan;
@@ -65,6 +68,14 @@ pub enum CheckError {
     /// Something is not as it must be.
     #[error("{0}")]
     Violated(String),
+    /// A claim that has a name is broken.
+    #[error("{text}")]
+    Broken {
+        /// Which.
+        claim: Claim,
+        /// How.
+        text: String,
+    },
     /// A calibration did not run to its end.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),

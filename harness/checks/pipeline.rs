@@ -6,7 +6,7 @@ use headroom_device::probe::Scope;
 use headroom_family::{PipelineStep, Weights};
 use headroom_runners::StepRequest;
 
-use super::{CheckError, Evidence, built_in_price, ensure, place, verdict};
+use super::{CheckError, Claim, Evidence, built_in_price, ensure, place, verdict};
 use crate::bench::{Bench, Ground, MEASURING_ALLOWANCE_BYTES, Setup, Subject};
 
 /// Runs the family's pipeline on one device, first unmeasured and then measured, in one process.
@@ -67,8 +67,9 @@ fn run_step(
     let scope = Scope::new(MEASURING_ALLOWANCE_BYTES);
     let report = bench.session.measure(&scope, &request)?;
     let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{} left no window", what())))?;
-    ensure(measurement.validity == Validity::Valid, || format!("{}: {:?}", what(), measurement.validity))?;
-    ensure(measurement.residency == Residency::Full, || {
+    let validity = &measurement.validity;
+    Claim::UndisturbedWindowIsValid.holds(*validity == Validity::Valid, || format!("{}: {validity:?}", what()))?;
+    Claim::MeasuredModelIsResident.holds(measurement.residency == Residency::Full, || {
         format!("{}: the measured model is partly resident: {:?}", what(), measurement.residency)
     })?;
     Ok(Evidence { seen: 1, ..Evidence::default() })

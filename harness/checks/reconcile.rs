@@ -2,7 +2,7 @@
 
 use headroom_base::{Bytes, Reading};
 
-use super::{CheckError, Evidence, ensure, place};
+use super::{CheckError, Claim, Evidence, place};
 use crate::bench::{Ground, Setup, Subject};
 use crate::checks::pipeline::run_unmeasured;
 
@@ -17,7 +17,7 @@ pub fn reconcile(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, 
     bench.session.cache().offload_unlocked()?;
     compare(&bench, "after everything was moved off")?;
     let left: u64 = bench.session.cache().models().iter().map(|model| model.device_bytes).sum();
-    ensure(left == 0, || {
+    Claim::BooksAgree.holds(left == 0, || {
         format!("{}: {} of weights stay after everything was moved off", place(subject), Bytes(left))
     })?;
     Ok(Evidence { seen: 2, ..Evidence::default() })
@@ -28,17 +28,17 @@ fn compare(bench: &crate::bench::Bench<'_>, when: &str) -> Result<(), CheckError
     let cache = bench.session.cache();
     let libraries = bench.runner.persistent_bytes(cache.device());
     let books = cache.reconcile(libraries)?;
-    ensure(books.is_ok(), || {
+    Claim::BooksAgree.holds(books.is_ok(), || {
         format!("{place} {when}: {}", books.map_or_else(|error| error.to_string(), |()| String::new()))
     })?;
     let counters = cache.device().counters().map_err(|error| CheckError::violated(error.to_string()))?;
     let held = bench.card.held_bytes();
-    ensure(held == counters.reserved.current, || {
+    Claim::BooksAgree.holds(held == counters.reserved.current, || {
         format!("{place} {when}: {} reserved, the driver gave {}", Bytes(counters.reserved.current), Bytes(held))
     })?;
     let process = cache.device().process_bytes().map_err(|error| CheckError::violated(error.to_string()))?;
     let expected = held + bench.card.settings().context_bytes + bench.card.retained_bytes();
-    ensure(process == Reading::Bytes(expected), || {
+    Claim::BooksAgree.holds(process == Reading::Bytes(expected), || {
         format!("{place} {when}: the driver sees {process} of this process, the books say {}", Bytes(expected))
     })
 }

@@ -14,7 +14,7 @@ use headroom_device::driver::{CardSettings, SimulatedCard};
 use headroom_device::probe::{HookError, Scope};
 use headroom_family::{Action, ExpectedWarning, ExpectedWindow, Scenario, ScenarioError, ScenarioModel, ScenarioStep};
 
-use super::{CheckError, Evidence, ensure};
+use super::{CheckError, Claim, Evidence};
 
 /// What a measured lock of a scenario asks beyond its estimate: nothing, so that every byte is in the file.
 const NO_ALLOWANCE: u64 = 0;
@@ -35,7 +35,11 @@ pub fn scenario(scenario: &Scenario) -> Result<Evidence, CheckError> {
 }
 
 fn at(step: &ScenarioStep, error: &CheckError) -> CheckError {
-    CheckError::violated(format!("line {}: {error}", step.line))
+    let text = format!("line {}: {error}", step.line);
+    match error {
+        CheckError::Broken { claim, .. } => CheckError::Broken { claim: *claim, text },
+        _ => CheckError::violated(text),
+    }
 }
 
 #[derive(Default)]
@@ -103,7 +107,7 @@ impl<'a> Stage<'a> {
 
     fn neighbour_untouched(&self) -> Result<(), CheckError> {
         let calls = self.neighbour.as_ref().map_or(0, |(card, _)| card.total_calls());
-        ensure(calls == self.neighbour_calls, || {
+        Claim::NoOtherDeviceIsAsked.holds(calls == self.neighbour_calls, || {
             format!("the idle neighbour's driver was called {} times", calls - self.neighbour_calls)
         })
     }
@@ -128,25 +132,26 @@ impl<'a> Stage<'a> {
         self.watcher.events.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let outcome = self.act(&step.action)?;
         let expect = &step.expect;
-        ensure(outcome == expect.error, || {
+        Claim::ScenarioOutcome.holds(outcome == expect.error, || {
             format!("the step ended with {outcome:?}, expected {:?} (`None` is success)", expect.error)
         })?;
         let events = std::mem::take(&mut *self.watcher.events.lock().unwrap_or_else(PoisonError::into_inner));
         compare_events(step, &events)?;
-        same("budget before", expect.budget_before_bytes, before.budget_bytes, SignedBytes)?;
+        same(Claim::ScenarioBudget, "budget before", expect.budget_before_bytes, before.budget_bytes, SignedBytes)?;
         let after = self.budget(working)?;
-        same("budget after", expect.budget_after_bytes, after.budget_bytes, SignedBytes)?;
-        same("credit", expect.credit_bytes, after.credit_bytes, Bytes)?;
+        same(Claim::ScenarioBudget, "budget after", expect.budget_after_bytes, after.budget_bytes, SignedBytes)?;
+        same(Claim::ScenarioBudget, "credit", expect.credit_bytes, after.credit_bytes, Bytes)?;
         let counters = self.counters()?;
-        same("allocated", expect.allocated_bytes, counters.allocated.current, Bytes)?;
-        same("reserved", expect.reserved_bytes, counters.reserved.current, Bytes)?;
-        same("driver-free", expect.driver_free_bytes, self.card.free_bytes(), Bytes)?;
-        same("retries", expect.retries, counters.num_alloc_retries - retries_before, |count| count)?;
+        same(Claim::ScenarioCounters, "allocated", expect.allocated_bytes, counters.allocated.current, Bytes)?;
+        same(Claim::ScenarioCounters, "reserved", expect.reserved_bytes, counters.reserved.current, Bytes)?;
+        same(Claim::ScenarioCounters, "driver-free", expect.driver_free_bytes, self.card.free_bytes(), Bytes)?;
+        let retries = counters.num_alloc_retries - retries_before;
+        same(Claim::ScenarioCounters, "retries", expect.retries, retries, |count| count)?;
         self.compare_window(step)?;
         for (key, resident) in &expect.resident {
             let view = self.cache.model(&ModelKey::from(key.as_str()));
             let (held, total) = view.map_or((0, 0), |view| (view.resident_bytes, view.total_bytes));
-            ensure(resident.is(held, total), || {
+            Claim::ScenarioResidency.holds(resident.is(held, total), || {
                 format!("{} of {} of `{key}` are on the device, expected {resident:?}", Bytes(held), Bytes(total))
             })?;
         }
@@ -158,10 +163,11 @@ impl<'a> Stage<'a> {
         let closed = self.closed.as_ref();
         if let Some(expected) = step.expect.window {
             let found = ExpectedWindow::of(closed);
-            ensure(found == expected, || format!("the window is {found:?}, expected {expected:?}"))?;
+            Claim::ScenarioWindow
+                .holds(found == expected, || format!("the window is {found:?}, expected {expected:?}"))?;
         }
         let demand_bytes = closed.map_or(0, |window| window.demand_bytes);
-        same("the window's demand", step.expect.demand_bytes, demand_bytes, Bytes)
+        same(Claim::ScenarioWindow, "the window's demand", step.expect.demand_bytes, demand_bytes, Bytes)
     }
 
     /// Does what the step says; a failure that a scenario can expect is an answer, any other an error.
@@ -278,14 +284,17 @@ fn compare_events(step: &ScenarioStep, events: &[Event]) -> Result<(), CheckErro
         }
     }
     if let Some(expected) = &expect.offloaded_bytes {
-        ensure(*expected == offloaded, || format!("moved off: {offloaded:?}, expected {expected:?}"))?;
+        Claim::ScenarioMoves
+            .holds(*expected == offloaded, || format!("moved off: {offloaded:?}, expected {expected:?}"))?;
     }
     if let Some(expected) = &expect.warnings {
         let expected: Vec<_> = expected.iter().map(warned).collect();
-        ensure(expected == warnings, || format!("warned: {warnings:?}, expected {expected:?}"))?;
+        Claim::ScenarioWarnings
+            .holds(expected == warnings, || format!("warned: {warnings:?}, expected {expected:?}"))?;
     }
     if let Some(expected) = expect.beyond_device {
-        ensure(expected == beyond, || format!("reported as beyond the device: {beyond}, expected {expected}"))?;
+        Claim::ScenarioWarnings
+            .holds(expected == beyond, || format!("reported as beyond the device: {beyond}, expected {expected}"))?;
     }
     Ok(())
 }
@@ -295,6 +304,7 @@ fn warned(warning: &ExpectedWarning) -> (Vec<String>, u64) {
 }
 
 fn same<T: PartialEq + Copy, S: std::fmt::Display>(
+    claim: Claim,
     name: &str,
     expected: Option<T>,
     found: T,
@@ -302,7 +312,7 @@ fn same<T: PartialEq + Copy, S: std::fmt::Display>(
 ) -> Result<(), CheckError> {
     match expected {
         Some(expected) if expected != found => {
-            Err(CheckError::violated(format!("{name} is {}, expected {}", show(found), show(expected))))
+            claim.holds(false, || format!("{name} is {}, expected {}", show(found), show(expected)))
         }
         _ => Ok(()),
     }

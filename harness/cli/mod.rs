@@ -11,6 +11,7 @@ mod error;
 mod estimate;
 mod exit;
 mod merge;
+mod mutants;
 mod options;
 mod plan;
 mod program;
@@ -66,7 +67,7 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
     match &arguments.command {
         None => run::run(&args::RunArgs::default(), arguments.families.as_deref(), terminal),
         Some(Command::Run(args)) => run::run(args, arguments.families.as_deref(), terminal),
-        Some(Command::Mutants(_)) => Err(CliError::Unavailable("`mutants` is not in this build yet".to_owned())),
+        Some(Command::Mutants(args)) => mutants::mutants(args, arguments.families.as_deref(), terminal),
         Some(Command::Plan(args)) => plan::plan(args, &catalogue()?, terminal),
         Some(Command::Check(args)) => check::check(args, terminal),
         Some(Command::Estimate(args)) => estimate::estimate(args, &catalogue()?, terminal),

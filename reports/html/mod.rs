@@ -4,6 +4,7 @@ mod axes;
 mod chart;
 mod escape;
 mod families;
+mod mutants;
 mod replay;
 mod table;
 
@@ -24,7 +25,7 @@ pub fn to_html(report: &Report) -> String {
     let mut body = format!("<h1>headroom: <span class=\"{mark}\">{verdict}</span></h1>\n");
     body.push_str(&origin(report));
     body.push_str(&trials(&report.trials));
-    body.push_str(&mutants(report));
+    body.push_str(&report.mutants.as_ref().map(mutants::section).unwrap_or_default());
     body.push_str(&families::sections(report));
     body.push_str(&windows(&report.windows));
     body.push_str(&attempts(report));
@@ -128,28 +129,6 @@ fn trial_table(trials: &[&Check]) -> String {
 fn said(trial: &Check) -> String {
     let notes = trial.notes.iter().map(|note| format!("note: {note}"));
     trial.message.iter().cloned().chain(notes).collect::<Vec<_>>().join("\n")
-}
-
-fn mutants(report: &Report) -> String {
-    let Some(mutants) = &report.mutants else { return String::new() };
-    let mut html = format!("<h2>Mutants</h2>\n<p>{}.</p>\n", Escaped(mutants.verdict()));
-    let columns = [
-        Column::Words("Outcome"),
-        Column::Words("Mutant"),
-        Column::Long("What would go wrong"),
-        Column::Long("Killed by"),
-        Column::Long("Reached by"),
-    ];
-    let mut grades: Vec<_> = mutants.grades.iter().collect();
-    grades.sort_by_key(|grade| (!grade.killed_by.is_empty(), &grade.name));
-    let rows = grades.into_iter().map(|grade| {
-        let killed = !grade.killed_by.is_empty();
-        let outcome = if killed { Cell::marked("killed", "good") } else { Cell::marked("survived", "bad") };
-        let (by, reached) = (grade.killed_by.join(", "), grade.reached_by.join(", "));
-        [outcome, Cell::from(&grade.name), Cell::from(&grade.harm), Cell::from(by), Cell::from(reached)]
-    });
-    html.push_str(&table(columns, rows));
-    html
 }
 
 fn windows(windows: &[WindowRecord]) -> String {

@@ -73,6 +73,7 @@ fn report() -> Report {
             harm: HOSTILE.into(),
             killed_by: Vec::new(),
             reached_by: vec![HOSTILE.into()],
+            ..MutantGrade::default()
         }],
     });
     report.provenance[0].arguments.push(HOSTILE.into());

@@ -183,6 +183,7 @@ fn the_summary_starts_with_the_verdict_and_the_failures() {
             harm: "x".into(),
             killed_by: vec![],
             reached_by: vec!["budget".into()],
+            ..MutantGrade::default()
         }],
     });
     let text = summary::to_markdown(&report);

@@ -1,0 +1,92 @@
+//! `mutants`: every wrong decision that is compiled in, the checks that saw it, and the report with the kill matrix.
+
+use std::path::Path;
+
+use super::args::MutantsArgs;
+use super::error::CliError;
+use super::exit::Exit;
+use super::terminal::Terminal;
+
+/// Without the feature there is no wrong decision in the program.
+///
+/// # Errors
+/// Always; the text says how to build with them.
+#[cfg(not(feature = "mutants"))]
+pub(super) fn mutants(_: &MutantsArgs, _: Option<&Path>, _: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let how = "this build holds no wrong decisions; build with them: cargo run --features mutants -- mutants";
+    Err(CliError::Unavailable(how.to_owned()))
+}
+
+/// Grades wrong decisions, prints the kill matrix and writes the report. The last line is
+/// `N graded, K killed, S survived`.
+///
+/// # Errors
+/// For a name that no decision has, and when the report cannot be written. A survivor is a result, not an error.
+#[cfg(feature = "mutants")]
+pub(super) fn mutants(
+    args: &MutantsArgs,
+    families: Option<&Path>,
+    terminal: &mut Terminal<'_>,
+) -> Result<Exit, CliError> {
+    use crate::mutants::{GradingError, grade};
+
+    let world = std::sync::Arc::new(crate::world::World::load(families)?);
+    let folder = headroom_reports::OutputFolder::open(&args.output)?;
+    let mut graded = 0;
+    let mut remarks = Vec::new();
+    let outcome = grade(&world, &args.names, &mut |grade, of| {
+        graded += 1;
+        if terminal.is_interactive() {
+            terminal.remark(format!("{graded}/{of} {}", grade.name));
+        }
+        if grade.killed_by.is_empty() {
+            remarks.push(survivor(grade));
+        }
+    });
+    let report = match outcome {
+        Ok(report) => report,
+        Err(error @ GradingError::UnknownName { .. }) => return Err(CliError::Value(error.to_string())),
+        Err(error) => {
+            terminal.remark(error.to_string());
+            return Ok(Exit::CheckFailed);
+        }
+    };
+    let rows: Vec<Vec<String>> = report.grades.iter().map(row).collect();
+    terminal.table(&["mutant", "outcome", ">ms", ">saw it", ">passed it", "seen by"], &rows)?;
+    remarks.iter().try_for_each(|remark| terminal.line(remark))?;
+    let mut written = headroom_reports::Report::new(crate::run::provenance(vec!["mutants".to_owned()]));
+    let verdict = report.verdict();
+    let survived = report.survivors().next().is_some();
+    written.mutants = Some(report);
+    let files = folder.write_report(&written, &super::run::redaction())?;
+    let names = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    terminal.line(format!("\nReport: {names}"))?;
+    terminal.line(verdict)?;
+    Ok(if survived { Exit::CheckFailed } else { Exit::Success })
+}
+
+#[cfg(feature = "mutants")]
+fn row(grade: &headroom_reports::MutantGrade) -> Vec<String> {
+    let outcome = if grade.killed_by.is_empty() { "SURVIVED" } else { "killed" };
+    vec![
+        grade.name.clone(),
+        outcome.to_owned(),
+        grade.milliseconds.to_string(),
+        grade.killed_by.len().to_string(),
+        grade.reached_by.len().to_string(),
+        grade.killed_by.join("\n"),
+    ]
+}
+
+/// A survivor with what it breaks and the checks that should have seen it.
+#[cfg(feature = "mutants")]
+fn survivor(grade: &headroom_reports::MutantGrade) -> String {
+    let mut text = format!("\n{} survived ({}): {}", grade.name, grade.place, grade.harm);
+    text.push_str(&format!("\n  it breaks {}; should have been seen by {}", grade.claims.join(", "), {
+        grade.reached_by.join(", ")
+    }));
+    for other in &grade.failed_otherwise {
+        text.push_str(&format!("\n  failed for another reason: {other}"));
+    }
+    text
+}

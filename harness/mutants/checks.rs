@@ -1,0 +1,144 @@
+//! The checks that wrong decisions are graded by, and how one of them ended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use headroom_base::AllocatorKind;
+use headroom_family::Family;
+
+use crate::bench::Subject;
+use crate::checks::invariants::{EVERYWHERE, OF_A_FAMILY};
+use crate::checks::{self, CheckError, Claim, Evidence};
+use crate::world::World;
+
+/// Longer than any of these checks takes on a slow machine, many times over.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The families whose models the invariants are looked at with: one small model, and one whose reservation is for the
+/// most part known exactly, so that a margin in the wrong place shows.
+const FAMILIES: [&str; 2] = ["taesd", "text-encoders"];
+
+/// Runs a check.
+type Run = Arc<dyn Fn(&World) -> Result<Evidence, CheckError> + Send + Sync>;
+
+/// One check.
+#[derive(Clone)]
+pub struct GradingCheck {
+    /// Its name in the matrix.
+    pub name: String,
+    run: Run,
+}
+
+impl std::fmt::Debug for GradingCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// How a check ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It holds.
+    Green,
+    /// A claim is broken.
+    Broken(Claim, String),
+    /// It failed without naming a claim, or panicked.
+    Otherwise(String),
+    /// It did not end in time. It may still be running.
+    TimedOut,
+}
+
+impl GradingCheck {
+    fn new(name: String, run: impl Fn(&World) -> Result<Evidence, CheckError> + Send + Sync + 'static) -> Self {
+        Self { name, run: Arc::new(run) }
+    }
+
+    /// Runs it in a thread of its own, within a time limit.
+    pub fn run(&self, world: &Arc<World>) -> Ended {
+        let (sender, receiver) = channel();
+        let (run, world) = (Arc::clone(&self.run), Arc::clone(world));
+        std::thread::spawn(move || {
+            // The receiver is gone after the time limit; then nobody wants the answer.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(|| run(&world))));
+        });
+        match receiver.recv_timeout(LIMIT) {
+            Ok(Ok(Ok(evidence))) if evidence.seen > 0 => Ended::Green,
+            Ok(Ok(Ok(_))) => Ended::Otherwise("it saw nothing".to_owned()),
+            Ok(Ok(Err(CheckError::Broken { claim, text }))) => Ended::Broken(claim, text),
+            Ok(Ok(Err(error))) => Ended::Otherwise(error.to_string()),
+            Ok(Err(_)) => Ended::Otherwise("it panicked".to_owned()),
+            Err(_) => Ended::TimedOut,
+        }
+    }
+}
+
+/// Every check that wrong decisions are graded by.
+pub fn grading_checks(world: &World) -> Vec<GradingCheck> {
+    let mut found = Vec::new();
+    for (index, family) in world.catalogue.families().iter().enumerate() {
+        scenarios(index, family, &mut found);
+        if FAMILIES.contains(&family.name.as_str()) {
+            invariants(index, family, &mut found);
+            of_the_family(index, family, &mut found);
+        }
+    }
+    for area in EVERYWHERE {
+        for invariant in area.invariants {
+            let name = format!("{}/{}", area.name, invariant.name);
+            found.push(GradingCheck::new(name, move |world| invariant.check(world)));
+        }
+    }
+    found
+}
+
+fn scenarios(family: usize, value: &Family, found: &mut Vec<GradingCheck>) {
+    for (index, scenario) in value.regressions.iter().enumerate() {
+        let name = format!("{}::scripted::{}", value.name, scenario.name);
+        let run = move |world: &World| checks::scenario(&world.catalogue.families()[family].regressions[index]);
+        found.push(GradingCheck::new(name, run));
+    }
+}
+
+fn invariants(family: usize, value: &Family, found: &mut Vec<GradingCheck>) {
+    for area in OF_A_FAMILY {
+        for invariant in area.invariants {
+            let name = format!("{}::{}/{}", value.name, area.name, invariant.name);
+            found.push(GradingCheck::new(name, move |world| {
+                on_the_smallest(world, family, |subject| invariant.check(subject, world.ground()))
+            }));
+        }
+    }
+}
+
+/// A check of a family on a simulated device.
+type Simulated = fn(&Subject<'_>, crate::bench::Ground<'_>) -> Result<Evidence, CheckError>;
+
+/// The checks that every family has on every device, here on its smallest.
+const OF_A_DEVICE: [(&str, Simulated); 4] = [
+    ("plan", checks::plan),
+    ("pipeline", checks::pipeline),
+    ("calibration", checks::calibration),
+    ("reconcile", checks::reconcile),
+];
+
+fn of_the_family(family: usize, value: &Family, found: &mut Vec<GradingCheck>) {
+    for (check, run) in OF_A_DEVICE {
+        let name = format!("{}::{check}", value.name);
+        let run = move |world: &World| on_the_smallest(world, family, |subject| run(subject, world.ground()));
+        found.push(GradingCheck::new(name, run));
+    }
+}
+
+/// Runs a check of a family on its smallest device under the native allocator.
+fn on_the_smallest(
+    world: &World,
+    family: usize,
+    check: impl FnOnce(&Subject<'_>) -> Result<Evidence, CheckError>,
+) -> Result<Evidence, CheckError> {
+    let family = &world.catalogue.families()[family];
+    let smallest = family.devices.iter().min_by_key(|device| device.memory_bytes);
+    let device = smallest.ok_or_else(|| CheckError::violated("the family has no device"))?;
+    check(&Subject { family, device, allocator: AllocatorKind::Native })
+}
