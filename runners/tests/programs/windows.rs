@@ -1,5 +1,7 @@
 //! Predictions against every window that was recorded on an H200.
 
+use std::fmt::Write as _;
+
 use headroom_base::AllocatorKind;
 use headroom_runners::programs::evidence::{Compared, compare, describe, read_windows, table};
 
@@ -79,6 +81,50 @@ fn held_out_windows_are_predicted_within_the_limits_with_few_exceptions() {
     assert!(misses.len() * 25 <= all.len(), "{} of {} miss", misses.len(), all.len());
     let allocated = all.iter().filter(|entry| entry.allocated_holds()).count();
     assert!(allocated * 100 >= all.len() * 98, "{allocated} of {} allocated peaks hold", all.len());
+}
+
+/// One row per allocator: how many comparisons are exact and within the limits, and the middle of the reserved error.
+fn counts(all: &[Compared]) -> String {
+    let mut text = String::from(
+        "| allocator | comparisons | allocated exact | allocated within 2 % | reserved within | reserved error, median |\n|---|---:|---:|---:|---:|---:|\n",
+    );
+    for allocator in AllocatorKind::ALL {
+        let of: Vec<&Compared> = all.iter().filter(|entry| entry.allocator == allocator).collect();
+        let count = |holds: &dyn Fn(&Compared) -> bool| of.iter().filter(|entry| holds(entry)).count();
+        let _ = writeln!(
+            text,
+            "| {allocator} | {} | {} | {} | {} | {:+.2} % |",
+            of.len(),
+            count(&|entry| entry.allocated_error_bytes() == 0),
+            count(&Compared::allocated_holds),
+            count(&Compared::reserved_holds),
+            100.0 * median(of.iter().map(|entry| entry.reserved_error()).collect()),
+        );
+    }
+    text
+}
+
+/// Recorded after the programs and their workspace rules were frozen, at commit 313f4eb (`git log -1 --format=%h --
+/// runners/programs`, both when it was recorded and when it was first compared): sizes and lengths that nobody who
+/// wrote them had seen. No miss is left out as explained.
+#[test]
+fn fresh_windows_are_predicted_within_the_limits_with_few_exceptions() {
+    let all = compared("h200/windows-fresh.jsonl");
+    println!("{}", counts(&all));
+    let outside: Vec<&Compared> =
+        all.iter().filter(|entry| !entry.allocated_holds() || !entry.reserved_holds()).collect();
+    println!("{} of {} comparisons outside the limits:", outside.len(), all.len());
+    for entry in &outside {
+        let exempt = EXEMPT.iter().find(|exempt| (exempt.applies)(entry));
+        println!("- {}{}", describe(entry), exempt.map_or(String::new(), |exempt| format!(" [{}]", exempt.what)));
+    }
+    // Floors against getting worse, below what came out at first: 16 of 498 outside, every allocated peak within, 468
+    // of them exact.
+    assert!(outside.len() * 20 <= all.len(), "{} of {} miss", outside.len(), all.len());
+    let allocated = all.iter().filter(|entry| entry.allocated_holds()).count();
+    assert!(allocated * 100 >= all.len() * 98, "{allocated} of {} allocated peaks hold", all.len());
+    let exact = all.iter().filter(|entry| entry.allocated_error_bytes() == 0).count();
+    assert!(exact * 10 >= all.len() * 8, "only {exact} of {} allocated peaks are exact", all.len());
 }
 
 #[test]
