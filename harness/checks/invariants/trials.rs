@@ -6,7 +6,7 @@ use headroom_reports::Outcome;
 use crate::bench::Subject;
 use crate::checks::{CheckError, Claim, Evidence};
 use crate::shard::Shard;
-use crate::trials::{expected_trials, verdict_of};
+use crate::trials::verdict_of;
 use crate::world::World;
 
 super::general![
@@ -16,10 +16,8 @@ super::general![
     a_reservation_far_over_its_demand_is_found,
 ];
 
-fn the_shards_together_hold_every_trial_once(world: &World) -> Result<(), CheckError> {
-    let families = world.catalogue.families().iter();
-    let count: usize = families.map(|family| expected_trials(family, world.is_recorded(&family.name))).sum();
-    let trials: Vec<usize> = (0..count).collect();
+fn the_shards_together_hold_every_trial_once(_: &World) -> Result<(), CheckError> {
+    let trials: Vec<usize> = (0..601).collect();
     for count in [1, 2, 5] {
         let parts = (1..=count).map(|index| format!("{index}/{count}").parse::<Shard>());
         let mut shared = Vec::new();
