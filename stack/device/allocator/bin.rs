@@ -73,28 +73,12 @@ impl Bin {
         }
     }
 
-    /// The entry with the highest key.
-    pub(super) fn highest(&self) -> Option<Entry> {
-        match self {
-            Self::Line(line) => line.first().copied(),
-            Self::Lines(lines) => lines.lines.first()?.first().copied(),
-        }
-    }
-
     /// The lowest entry that is not below `key`.
     #[inline]
     pub(super) fn from(&self, key: Key) -> Option<Entry> {
         match self {
             Self::Line(line) => line[..count_from(line, key)].last().copied(),
             Self::Lines(lines) => lines.from(key),
-        }
-    }
-
-    /// The highest entry below `key`.
-    pub(super) fn below(&self, key: Key) -> Option<Entry> {
-        match self {
-            Self::Line(line) => line.get(count_from(line, key)).copied(),
-            Self::Lines(lines) => lines.below(key),
         }
     }
 
@@ -161,12 +145,6 @@ impl Lines {
         let line = &self.lines[index];
         let higher = || self.lines[index.checked_sub(1)?].last().copied();
         line[..count_from(line, key)].last().copied().or_else(higher)
-    }
-
-    fn below(&self, key: Key) -> Option<Entry> {
-        let index = self.line_of(key);
-        let line = &self.lines[index];
-        line.get(count_from(line, key)).or_else(|| self.lines.get(index + 1)?.first()).copied()
     }
 
     fn insert(&mut self, new: Entry) {

@@ -3,7 +3,7 @@
 use headroom_base::AllocatorKind;
 
 use super::stream_ordered::STEP_BYTES;
-use super::{Allocator, Block, BlockState, DriverError, Entry, EventKind, NONE, PoolKind};
+use super::{Allocator, Block, BlockState, DriverError, Entry, EventKind, MemoryInfo, NONE, PoolKind};
 use crate::driver::{Address, Driver};
 
 /// Addresses set apart for one pool.
@@ -53,7 +53,7 @@ impl<D: Driver> Allocator<D> {
     pub(super) fn map_more(&mut self, bytes: u64, kind: PoolKind) -> Result<u32, DriverError> {
         let mut candidate = match self.unmapped_room(bytes, kind) {
             Some(candidate) => candidate,
-            None => self.new_range(kind)?,
+            None => self.new_range(bytes, kind)?,
         };
         if self.blocks[candidate].state == BlockState::Unmapped {
             self.map_front(candidate, bytes.min(self.blocks[candidate].bytes))?;
@@ -85,9 +85,13 @@ impl<D: Driver> Allocator<D> {
         })
     }
 
-    /// Sets a new range apart, as one unmapped block.
-    pub(super) fn new_range(&mut self, kind: PoolKind) -> Result<u32, DriverError> {
-        let bytes = Range::bytes_for(self.driver.memory()?.total_bytes, self.page_bytes(kind));
+    /// Sets a new range apart, as one unmapped block, unless it would be too small for `needed_bytes`.
+    pub(super) fn new_range(&mut self, needed_bytes: u64, kind: PoolKind) -> Result<u32, DriverError> {
+        let MemoryInfo { free_bytes, total_bytes } = self.driver.memory()?;
+        let bytes = Range::bytes_for(total_bytes, self.page_bytes(kind));
+        if needed_bytes > bytes {
+            return Err(DriverError::OutOfMemory { requested_bytes: needed_bytes, free_bytes, total_bytes });
+        }
         let base = self.driver.reserve(bytes)?.0;
         Ok(self.add_range(Range { base, bytes }, kind))
     }

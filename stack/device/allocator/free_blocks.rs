@@ -148,15 +148,6 @@ impl FreeBlocks {
         self.bins[self.bin_after(bin)?].lowest()
     }
 
-    /// The last block smaller than `bytes`.
-    pub(super) fn last_below(&self, bytes: u64) -> Option<Entry> {
-        let bin = bin_of(bytes);
-        let earlier = || self.bins[..bin].iter().rev().find_map(Bin::highest);
-        let binned = self.bins[bin].below(key(bytes, 0)).or_else(earlier);
-        let latest = Some(self.latest).filter(|latest| latest.bytes > 0 && latest.bytes < bytes);
-        binned.into_iter().chain(latest).max_by_key(Entry::key)
-    }
-
     /// All blocks in order, as they are now.
     pub(super) fn to_vec(&self) -> Vec<Entry> {
         let mut all = Vec::new();
@@ -241,7 +232,6 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(free.best_fit(bytes), plain_best_fit(&all, bytes));
-                prop_assert_eq!(free.last_below(bytes), all.range(..key(bytes, 0)).next_back().map(entry));
                 if let Some(found) = free.best_fit(bytes) {
                     let next = all.range(found.key() + 1..).next().map(entry);
                     prop_assert_eq!(free.after(found), next);

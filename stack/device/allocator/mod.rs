@@ -177,19 +177,20 @@ impl<D: Driver> Allocator<D> {
     }
 
     /// The limit on what may be taken from the driver: the one that was set, or the settings' share of the device.
+    /// None also where that is a share and the driver cannot say of what; nothing is taken from it then.
     pub fn memory_limit(&mut self) -> Option<u64> {
-        self.limit()
+        self.limit().ok().flatten()
     }
 
     /// The device's total is asked when it is first needed, and not again.
-    fn limit(&mut self) -> Option<u64> {
+    fn limit(&mut self) -> Result<Option<u64>, DriverError> {
         if self.limit_bytes.is_none()
             && let Some(fraction) = self.settings.memory_fraction
         {
-            let total_bytes = self.driver.memory().ok()?.total_bytes;
+            let total_bytes = self.driver.memory()?.total_bytes;
             self.limit_bytes = Some((fraction * total_bytes as f64) as u64);
         }
-        self.limit_bytes
+        Ok(self.limit_bytes)
     }
 
     /// The settings it runs under.
@@ -249,7 +250,7 @@ impl<D: Driver> Allocator<D> {
             total: memory.map(|info| info.total_bytes).into(),
             allocated_bytes: self.counters.allocated.current,
             reserved_bytes: self.counters.reserved.current,
-            limit_bytes: self.limit(),
+            limit_bytes: self.memory_limit(),
         }
     }
 

@@ -85,7 +85,7 @@ impl<D: Driver> Allocator<D> {
         // The limit is compared with the native segment's size under expandable segments as well.
         let segment_bytes = sizes::segment_bytes(bytes, self.settings.large_segment_bytes);
         let reserved = self.counters.reserved.current;
-        if let Some(limit) = self.limit().filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
+        if let Some(limit) = self.limit()?.filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
             return Err(DriverError::OutOfMemory {
                 requested_bytes: segment_bytes,
                 free_bytes: limit.saturating_sub(reserved),

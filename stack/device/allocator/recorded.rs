@@ -104,7 +104,7 @@ impl<D: Driver> Allocator<D> {
         }
         for pool in [PoolKind::Small, PoolKind::Large] {
             let Some(base) = range_base(segments, pool) else { continue };
-            let unmapped = allocator.new_range(pool)?;
+            let unmapped = allocator.new_range(0, pool)?;
             allocator.place(base, allocator.blocks[unmapped].address)?;
             let mut runs: Vec<_> = segments.iter().filter(|s| s.is_expandable && s.pool == pool).collect();
             runs.sort_by_key(|segment| segment.address);

@@ -48,25 +48,28 @@ impl<D: Driver> Allocator<D> {
             return false;
         }
         let wanted = bytes.max(most_split);
-        if let Some(entry) = self.pool(kind).free.best_fit(wanted) {
-            return self.release_segment(entry).is_ok();
+        let mut oversize = self.pool(kind).free.to_vec();
+        // Where large segments are larger than the limit, what is left of a used one can be oversize too.
+        oversize.retain(|entry| entry.bytes >= most_split && !self.blocks[entry.block].is_split());
+        if let Some(&enough) = oversize.iter().find(|entry| entry.bytes >= wanted) {
+            return self.release_segment(enough).is_ok();
         }
         let mut released = 0;
-        while released < wanted {
-            match self.pool(kind).free.last_below(wanted) {
-                Some(entry) if entry.bytes >= most_split && self.release_segment(entry).is_ok() => {
-                    released += entry.bytes
-                }
-                _ => return false,
+        for entry in oversize.into_iter().rev() {
+            if released >= wanted || self.release_segment(entry).is_err() {
+                break;
             }
+            released += entry.bytes;
         }
-        true
+        released >= wanted
     }
 
     /// Gives back free segments that have not been used for long, when more than the threshold's share of the limit is
     /// reserved.
     pub(super) fn collect_garbage(&mut self) {
-        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.limit()) else { return };
+        let (Some(share), Some(limit)) = (self.settings.garbage_collection_threshold, self.memory_limit()) else {
+            return;
+        };
         let threshold = (share * limit as f64) as u64;
         let Some(target) = self.counters.reserved.current.checked_sub(threshold).filter(|&excess| excess > 0) else {
             return;

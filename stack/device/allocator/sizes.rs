@@ -86,7 +86,7 @@ pub fn division_range(bytes: u64) -> usize {
 }
 
 fn round_in_steps(requested_bytes: u64, steps: u64) -> u64 {
-    if steps <= 1 || requested_bytes <= BLOCK_UNIT_BYTES * steps {
+    if steps <= 1 || requested_bytes <= BLOCK_UNIT_BYTES.saturating_mul(steps) {
         return round_to_unit(requested_bytes);
     }
     // `steps` is a power of two and the size exceeds 512 of them, so a step is at least 512 bytes.

@@ -93,7 +93,8 @@ impl<D: Driver> Allocator<D> {
     ) -> Result<Allocation, AllocationError> {
         // The limit is compared with what is handed out, and not with what is reserved.
         let handed_out = self.counters.allocated.current;
-        if self.limit().is_some_and(|limit| handed_out.saturating_add(requested_bytes) > limit) {
+        let limit = self.limit().map_err(|error| self.failure(requested_bytes, error))?;
+        if limit.is_some_and(|limit| handed_out.saturating_add(requested_bytes) > limit) {
             self.counters.num_ooms += 1;
             return Err(AllocationError::OutOfMemory { requested_bytes, situation: self.situation() });
         }

@@ -79,6 +79,9 @@ fn run_with_fault(settings: &Settings, steps: &[Step], at: u64, persistent: bool
     }
     let reached = card.total_calls() >= at;
     card.clear_faults();
+    if let Some(last) = live.pop() {
+        allocator.free(last).unwrap();
+    }
     let retried = allocator.allocate(MIB).unwrap();
     live.push(retried);
     assert_everything_goes_back(&mut allocator, &mut live);

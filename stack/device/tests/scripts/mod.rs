@@ -123,6 +123,12 @@ pub(crate) fn many_settings() -> Vec<Settings> {
         native().with_max_split_mib(64).with_divisions(4),
         native().with_garbage_collection_threshold(0.5),
         Settings { large_segment_bytes: 40 * MIB, ..native() },
+        // A large segment above the split limit: what is left of it is oversize and yet part of a used segment.
+        Settings { large_segment_bytes: 40 * MIB, ..native().with_max_split_mib(20) },
+        Settings { most_unsplit_excess_bytes: 60 * MIB, memory_fraction: Some(0.5), ..native().with_max_split_mib(20) },
+        parsed(
+            "roundup_power2_divisions:[1:8,16:2,>:4],garbage_collection_threshold:0.4,per_process_memory_fraction:0.7",
+        ),
         Settings::of_kind(AllocatorKind::ExpandableSegments),
         Settings { large_segment_bytes: 12 * MIB, ..Settings::of_kind(AllocatorKind::ExpandableSegments) },
         Settings::of_kind(AllocatorKind::ExpandableSegments)
@@ -130,6 +136,10 @@ pub(crate) fn many_settings() -> Vec<Settings> {
             .with_garbage_collection_threshold(0.6),
         Settings::of_kind(AllocatorKind::CudaMallocAsync),
     ]
+}
+
+fn parsed(text: &str) -> Settings {
+    Settings::parse("a test", text).unwrap()
 }
 
 /// An allocator on a card of its own, with a limit below the card's memory where asked.
