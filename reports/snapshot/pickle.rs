@@ -12,6 +12,11 @@ use headroom_base::mutant;
 
 use super::opcodes as op;
 
+/// Containers that may be begun and not ended at once; Python itself gives up at a few thousand.
+const MOST_OPEN: usize = 1 << 16;
+/// References to earlier values, for each value that may be there. A snapshot has about two: the keys of its events.
+const MOST_REFERENCES_PER_VALUE: usize = 4;
+
 /// Why bytes are not a pickle of plain values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickleError {
@@ -118,7 +123,7 @@ impl<'a> Pickle<'a> {
             [byte, ..] => return Err(PickleError::NotAPickle { byte: *byte }),
         }
         let (values, stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new(), HashMap::new());
-        let mut machine = Machine { bytes, position: 0, most_values, values, stack, marks, memo };
+        let mut machine = Machine { bytes, position: 0, most_values, values, stack, marks, memo, references: 0 };
         while machine.step()? {}
         let root = machine.pop()?;
         Ok(Self { bytes, values: machine.values, root })
@@ -160,6 +165,7 @@ struct Machine<'a> {
     stack: Vec<ValueId>,
     marks: Vec<usize>,
     memo: HashMap<u32, ValueId>,
+    references: usize,
 }
 
 impl Machine<'_> {
@@ -171,7 +177,7 @@ impl Machine<'_> {
             op::STOP => return Ok(false),
             op::PROTO => self.protocol()?,
             op::FRAME => drop(self.take::<8>()?),
-            op::MARK => self.marks.push(self.stack.len()),
+            op::MARK => self.mark()?,
             op::POP => drop(self.pop()?),
             op::POP_MARK => drop(self.pop_mark()?),
             op::BINPUT => self.memoize_at(|m| Ok(u32::from(m.take::<1>()?[0])))?,
@@ -271,10 +277,21 @@ impl Machine<'_> {
         Ok(flat.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
+    fn mark(&mut self) -> Result<(), PickleError> {
+        if self.marks.len() >= MOST_OPEN {
+            return Err(self.inconsistent("it begins container upon container and ends none"));
+        }
+        self.marks.push(self.stack.len());
+        Ok(())
+    }
+
     fn memoize_at(&mut self, index: impl FnOnce(&mut Self) -> Result<u32, PickleError>) -> Result<(), PickleError> {
         let index = index(self)?;
         let top = *self.stack.last().ok_or_else(|| self.inconsistent("nothing is there to be remembered"))?;
         self.memo.insert(index, top);
+        if self.memo.len() > self.values.len() {
+            return Err(self.inconsistent("it remembers more values than it has"));
+        }
         Ok(())
     }
 
@@ -282,6 +299,10 @@ impl Machine<'_> {
         let index = index(self)?;
         let id =
             *self.memo.get(&index).ok_or_else(|| self.inconsistent("it refers to a value that it never stored"))?;
+        self.references += 1;
+        if self.references / MOST_REFERENCES_PER_VALUE >= self.most_values {
+            return Err(PickleError::TooLarge { most_values: self.most_values });
+        }
         self.stack.push(id);
         Ok(())
     }

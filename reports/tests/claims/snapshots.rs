@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use headroom_reports::snapshot::{
-    self, Action, BlockState, Limits, Pickle, RequestStep, Snapshot, SnapshotError, Value, ValueId, Warning,
+    self, Action, BlockState, Limits, Pickle, PickleError, RequestStep, Snapshot, SnapshotError, Value, ValueId,
+    Warning,
 };
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 crate::claims![
     a_file_beyond_a_limit_is_refused_and_one_at_it_is_read,
+    a_file_that_repeats_one_opcode_without_end_is_refused_long_before_its_end,
     values_are_those_another_reader_of_pickles_gives,
     the_recorded_snapshots_have_the_figures_python_computes_from_them,
     every_request_is_freed_at_most_once_and_after_it_was_made,
@@ -286,6 +288,21 @@ fn a_tower_of_shared_lists_and_a_deep_nest_are_read_in_no_time_and_refused() {
     assert!(error.contains("something else"), "{error}");
     let deep = [b"\x80\x04".to_vec(), vec![b']'; 1_000_000], vec![b'a'; 999_999], b".".to_vec()].concat();
     assert!(snapshot::parse(Path::new("deep.pickle"), &deep, Limits::USUAL).is_err());
+}
+
+/// What a few megabytes of gzip unpack to: a gigabyte of marks, of notes to remember one value, of references to it.
+fn a_file_that_repeats_one_opcode_without_end_is_refused_long_before_its_end() {
+    let repeated = |start: &[u8], opcode: &[u8]| {
+        let bytes = [start, &opcode.repeat(400_000)].concat();
+        match Pickle::read(&bytes, 50_000).unwrap_err() {
+            PickleError::Inconsistent { position, .. } => assert!(position < 100_000, "{opcode:?}: {position}"),
+            error => assert_eq!(error, PickleError::TooLarge { most_values: 50_000 }, "{opcode:?}"),
+        }
+    };
+    repeated(b"\x80\x04", b"(");
+    repeated(b"\x80\x04N", b"\x94");
+    repeated(b"\x80\x04N\x94", b"h\x00");
+    repeated(b"\x80\x04]\x94", b"h\x00a");
 }
 
 fn a_file_beyond_a_limit_is_refused_and_one_at_it_is_read() {
