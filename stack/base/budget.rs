@@ -55,7 +55,7 @@ pub struct Budget {
     pub working_bytes: u64,
     /// Reserved memory that goes back to the driver when the allocator's cache is emptied.
     pub credit_bytes: u64,
-    /// Driver-free + allocated + credit.
+    /// Driver-free + allocated + credit; on a card that spills, no more than the device has.
     pub available_bytes: u64,
     /// What may still be loaded before working memory is taken off, the cap included.
     pub before_working_bytes: i64,
@@ -63,9 +63,10 @@ pub struct Budget {
     pub budget_bytes: i64,
 }
 
-/// The reserved bytes that can be counted as free.
+/// The reserved bytes that can be counted as free; never more than the device has.
 pub fn credit_bytes(figures: &DeviceFigures) -> u64 {
-    let idle = figures.reserved_bytes.saturating_sub(figures.allocated_bytes);
+    // A card that spills can have reserved more than it holds, and what lies in host memory is no credit.
+    let idle = figures.reserved_bytes.saturating_sub(figures.allocated_bytes).min(figures.total_bytes);
     match figures.reclaim {
         Reclaim::WholeSegments => mutant!(
             "credit_left_out",
@@ -101,8 +102,9 @@ pub fn budget(figures: &DeviceFigures, asked_bytes: Option<u64>, floor_bytes: u6
         wrong: asked_bytes.unwrap_or(floor_bytes),
     );
     let credit_bytes = credit_bytes(figures);
-    let available_bytes =
-        figures.driver_free_bytes.saturating_add(figures.allocated_bytes).saturating_add(credit_bytes);
+    let there = figures.driver_free_bytes.saturating_add(figures.allocated_bytes).saturating_add(credit_bytes);
+    // On a card that spills, what lies in host memory is no room on the card.
+    let available_bytes = there.min(figures.total_bytes);
     let physical = signed(available_bytes) - signed(figures.allocated_bytes);
     let before_working_bytes = match cap {
         Cap::Unlimited => physical,
@@ -175,5 +177,27 @@ mod tests {
     fn counters_that_contradict_each_other_never_make_a_credit() {
         let odd = DeviceFigures { reserved_bytes: GIB, ..figures(Reclaim::WholeSegments) };
         assert_eq!(credit_bytes(&odd), 0);
+    }
+
+    #[test]
+    fn no_figure_shown_exceeds_the_device() {
+        let spilled = DeviceFigures {
+            driver_free_bytes: 0,
+            allocated_bytes: 30 * GIB,
+            reserved_bytes: 70 * GIB,
+            ..figures(Reclaim::WholeSegments)
+        };
+        let unheard_of =
+            DeviceFigures { driver_free_bytes: u64::MAX, reserved_bytes: u64::MAX, ..figures(Reclaim::Pool) };
+        for figures in [spilled, unheard_of, DeviceFigures { allocated_bytes: u64::MAX, ..unheard_of }] {
+            for cap in [Cap::Unlimited, Cap::Bytes(u64::MAX)] {
+                let budget = budget(&figures, None, 3 * GIB, cap);
+                assert!(budget.available_bytes <= figures.total_bytes, "{budget:?}");
+                assert!(budget.credit_bytes <= figures.total_bytes, "{budget:?}");
+                assert!(budget.before_working_bytes <= figures.total_bytes as i64, "{budget:?}");
+            }
+        }
+        // What lies in host memory has to go before anything fits on the device.
+        assert_eq!(budget(&spilled, None, 0, Cap::Unlimited).before_working_bytes, -6 * GIB as i64);
     }
 }
