@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
 use super::{CacheError, ModelKey};
+use crate::allocator::sizes::REFUSED_FROM_BYTES;
 use crate::device::Holding;
 use crate::weights::{HostCopy, HostStore, PinCount};
 
@@ -14,6 +15,13 @@ pub(super) struct Piece {
     pub(super) bytes: u64,
     pub(super) required: bool,
     pub(super) holding: Option<Holding>,
+}
+
+impl Piece {
+    /// Whether it is to be loaded. A piece without bytes needs no memory, and would hold a block of it if it had any.
+    pub(super) fn is_missing(&self) -> bool {
+        self.holding.is_none() && self.bytes > 0
+    }
 }
 
 /// One model.
@@ -50,6 +58,10 @@ impl Entry {
         if let Some(twice) = specs.iter().find(|piece| !names.insert(piece.name.as_str())) {
             return Err(CacheError::DuplicatePiece { key, piece: twice.name.clone() });
         }
+        let sum = specs.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.bytes));
+        let Some(total_bytes) = sum.filter(|total_bytes| *total_bytes < REFUSED_FROM_BYTES) else {
+            return Err(CacheError::TooLarge { key });
+        };
         let whole = loading == Loading::Whole;
         let pieces: Vec<_> = specs
             .into_iter()
@@ -60,7 +72,6 @@ impl Entry {
                 holding: None,
             })
             .collect();
-        let total_bytes = pieces.iter().map(|piece| piece.bytes).sum();
         let (pins, holders) = (PinCount::default(), Vec::new());
         let (drop_when_idle, resident_bytes) = (false, 0);
         Ok(Self { key, pieces, loading, compute, host, pins, holders, drop_when_idle, total_bytes, resident_bytes })
@@ -76,7 +87,7 @@ impl Entry {
 
     /// What of its required pieces is not on the device.
     pub(super) fn required_missing_bytes(&self) -> u64 {
-        let needed = |piece: &&Piece| piece.required && piece.holding.is_none();
+        let needed = |piece: &&Piece| piece.required && piece.is_missing();
         match self.compute {
             ComputeOn::Device => self.pieces.iter().filter(needed).map(|piece| piece.bytes).sum(),
             ComputeOn::Host => 0,

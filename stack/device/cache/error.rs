@@ -5,6 +5,7 @@ use std::time::Duration;
 use headroom_base::Bytes;
 
 use super::ModelKey;
+use crate::allocator::sizes::REFUSED_FROM_BYTES;
 use crate::allocator::{AllocationError, NotAllocated};
 use crate::driver::DriverError;
 use crate::probe::HookError;
@@ -32,6 +33,15 @@ pub enum CacheError {
         key: ModelKey,
         /// The piece.
         piece: String,
+    },
+    /// The sizes of a model's pieces add up to what no device has.
+    #[error(
+        "the pieces of model `{key}` add up to {} or more, and no device has that; check their sizes",
+        Bytes(REFUSED_FROM_BYTES)
+    )]
+    TooLarge {
+        /// The model.
+        key: ModelKey,
     },
     /// The device has too little memory for the pieces that must be on it.
     #[error(

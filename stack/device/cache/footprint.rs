@@ -59,7 +59,7 @@ impl Entry {
     /// What its missing pieces take from the driver.
     pub(super) fn missing_footprint_bytes(&self, reclaim: Reclaim) -> u64 {
         let mut footprint = Footprint::new(reclaim);
-        let missing = self.pieces.iter().filter(|piece| piece.holding.is_none());
+        let missing = self.pieces.iter().filter(|piece| piece.is_missing());
         missing.map(|piece| footprint.add(piece.bytes)).sum()
     }
 

@@ -12,11 +12,13 @@ use crate::allocator::AllocationError;
 use crate::device::{DeviceMemory, UploadPart};
 use crate::driver::DriverError;
 use crate::probe::{HookError, HookPoint};
+use crate::weights::WeightsError;
 
 /// Why loading stopped. What it had loaded is gone again.
 enum LoadError {
     Allocation(AllocationError),
     Upload(DriverError),
+    Weights(WeightsError),
     Hook(HookError),
 }
 
@@ -53,6 +55,7 @@ impl Locking<'_> {
                 Err(match error {
                     LoadError::Allocation(source) => CacheError::of_allocation(&key, missing_bytes, waited, source),
                     LoadError::Upload(source) => CacheError::Driver { key, source },
+                    LoadError::Weights(source) => CacheError::Weights(source),
                     LoadError::Hook(source) => CacheError::Hook { key, source },
                 })
             }
@@ -60,10 +63,15 @@ impl Locking<'_> {
     }
 
     /// Where the driver alone cannot hold what is missing, what lies idle goes back to it first: a credit says that it
-    /// can, not that pieces of these sizes fit into it. Never allows more than was decided before.
+    /// can, not that pieces of these sizes fit into it. The same where the working memory counts on idle segments: a
+    /// piece that landed in one would split it, and the rest could not be given back any more. Never allows more than
+    /// was decided before.
     fn settle(&mut self, decided: &Budget) -> Result<Budget, CacheError> {
         let (own, figures) = (self.slot, self.figures);
-        if self.state().entry(own).missing_footprint_bytes(figures.reclaim) <= figures.driver_free_bytes {
+        let missing_bytes = self.state().entry(own).missing_footprint_bytes(figures.reclaim);
+        let splits = figures.reclaim == Reclaim::WholeSegments && credit_bytes(&figures) > 0;
+        let needed_bytes = if splits { missing_bytes.saturating_add(decided.working_bytes) } else { missing_bytes };
+        if needed_bytes <= figures.driver_free_bytes {
             return Ok(*decided);
         }
         self.empty_cache()?;
@@ -92,14 +100,14 @@ fn fits_whole(entry: &Entry, budget: &Budget, figures: &DeviceFigures) -> bool {
         right: i128::from(budget.budget_bytes) + i128::from(TOLERANCE_BYTES),
         wrong: i128::from(budget.budget_bytes),
     );
-    let there = figures.driver_free_bytes + credit_bytes(figures);
+    let there = figures.driver_free_bytes.saturating_add(credit_bytes(figures));
     i128::from(entry.needed_bytes(figures.reclaim)) <= tolerated
         && entry.missing_footprint_bytes(figures.reclaim) <= there
 }
 
 /// Every piece that is not on the device.
 fn missing(entry: &Entry) -> Vec<usize> {
-    let missing = entry.pieces.iter().enumerate().filter(|(_, piece)| piece.holding.is_none());
+    let missing = entry.pieces.iter().enumerate().filter(|(_, piece)| piece.is_missing());
     missing.map(|(index, _)| index).collect()
 }
 
@@ -110,7 +118,7 @@ fn choose(entry: &Entry, budget: &Budget, reclaim: Reclaim) -> Vec<usize> {
     let mut chosen = Vec::new();
     for required in [true, false] {
         for (index, piece) in entry.pieces.iter().enumerate() {
-            if piece.holding.is_some() || piece.required != required || (!required && left < 0) {
+            if !piece.is_missing() || piece.required != required || (!required && left < 0) {
                 continue;
             }
             let mut with_piece = footprint.clone();
@@ -143,7 +151,11 @@ fn load_pieces(
         }
         cache.device().hook(HookPoint::Uploading).map_err(LoadError::Hook)?;
         let parts: Vec<_> = loaded.iter().filter_map(|index| upload_part(entry, *index)).collect();
-        if parts.is_empty() { Ok(()) } else { memory.upload(&parts).map_err(LoadError::Upload) }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        entry.host.check().map_err(LoadError::Weights)?;
+        memory.upload(&parts).map_err(LoadError::Upload)
     })();
     match outcome {
         Ok(()) => Ok(bytes),

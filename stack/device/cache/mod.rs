@@ -149,8 +149,8 @@ impl Cache {
     /// Adds a model, in host memory. Nothing of it goes to the device before it is locked.
     ///
     /// # Errors
-    /// [`CacheError::AlreadyAdded`], [`CacheError::DuplicatePiece`], or [`CacheError::Weights`] when its file cannot be
-    /// used.
+    /// [`CacheError::AlreadyAdded`], [`CacheError::DuplicatePiece`], [`CacheError::TooLarge`], or
+    /// [`CacheError::Weights`] when its file cannot be used.
     pub fn add(&self, spec: ModelSpec) -> Result<(), CacheError> {
         let entry = Entry::new(spec, &self.inner.store)?;
         let mut state = self.state();

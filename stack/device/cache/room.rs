@@ -1,6 +1,6 @@
 //! Making room for a lock: other models first, smallest first, and no more of them than needed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use headroom_base::{Budget, Reclaim, mutant};
 
@@ -10,6 +10,9 @@ use super::offload::Amount;
 use super::spec::Loading;
 use super::state::Slot;
 use super::{CacheError, Move};
+
+/// A wait without end is one of a year: a clock cannot count to the end of the largest duration.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Locking<'_> {
     /// Inside a calibration: every other unlocked model goes, whole, so that the measured one ends fully resident; and
@@ -108,7 +111,7 @@ impl Locking<'_> {
     /// the last one to come finds nobody and goes on; and never beyond the deadline.
     pub(super) fn wait(&mut self, budget: &Budget) -> bool {
         let started = Instant::now();
-        let wait_for_room = self.cache.settings().wait_for_room;
+        let wait_for_room = self.cache.settings().wait_for_room.min(LONGEST_WAIT);
         let deadline = *self.deadline.get_or_insert_with(|| started + wait_for_room);
         let at_most = deadline.saturating_duration_since(started);
         if at_most.is_zero() {

@@ -28,6 +28,14 @@ impl HostCopy {
         self.mapped.as_ref()
     }
 
+    /// Whether the contents can still be read: a file that was cut short since it was mapped cannot.
+    ///
+    /// # Errors
+    /// As [`MappedWeights::check`].
+    pub fn check(&self) -> Result<(), WeightsError> {
+        self.mapped.as_ref().map_or(Ok(()), MappedWeights::check)
+    }
+
     /// The contents of one piece; none where they are synthetic.
     pub fn contents(&self, piece: &str) -> Option<&[u8]> {
         let mapped = self.mapped.as_ref()?;

@@ -45,6 +45,8 @@ pub struct TensorSpan {
 #[derive(Debug)]
 pub struct MappedWeights {
     map: Mmap,
+    file: File,
+    path: PathBuf,
     tensors: Vec<TensorSpan>,
 }
 
@@ -56,6 +58,12 @@ impl MappedWeights {
     /// another kind of file, or its header names bytes that are not there.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let failed = |source| WeightsError::Io { path: path.to_owned(), source };
+        // Asked before it is opened, since opening a pipe waits for somebody to write to it.
+        let plain = std::fs::metadata(path).map_err(failed)?.is_file();
+        if !plain {
+            let reason = "it is no plain file".to_owned();
+            return Err(WeightsError::Malformed { path: path.to_owned(), file_bytes: 0, reason });
+        }
         let file = File::open(path).map_err(failed)?;
         let file_bytes = file.metadata().map_err(failed)?.len();
         let malformed = |reason: String| WeightsError::Malformed { path: path.to_owned(), file_bytes, reason };
@@ -64,11 +72,29 @@ impl MappedWeights {
         }
         // SAFETY: the map is read-only and private to this value, and nothing hands out a reference that outlives it.
         // Another program can still change or shorten the file meanwhile: a change shows up as other weights, and
-        // reading behind a new end raises SIGBUS. Model files are replaced, not edited, which leaves the mapped ones
-        // as they are; copying gigabytes to be safe from the rest would cost every load.
+        // reading behind a new end raises SIGBUS, which `check` makes unlikely and cannot exclude. Model files are
+        // replaced, not edited, which leaves the mapped ones as they are; copying gigabytes to be safe from the rest
+        // would cost every load.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         let tensors = spans(&map).map_err(|error| malformed(explain(&error, file_bytes)))?;
-        Ok(Self { map, tensors })
+        Ok(Self { map, file, path: path.to_owned(), tensors })
+    }
+
+    /// Whether the file is still as long as it was: reading behind a new end would end the process.
+    ///
+    /// A file that was replaced by another of its name is not concerned: the mapped one lives on.
+    ///
+    /// # Errors
+    /// [`WeightsError::Malformed`] when it was cut short since; [`WeightsError::Io`] when it cannot be asked.
+    pub fn check(&self) -> Result<(), WeightsError> {
+        let failed = |source| WeightsError::Io { path: self.path.clone(), source };
+        let file_bytes = self.file.metadata().map_err(failed)?.len();
+        let mapped_bytes = self.map.len() as u64;
+        if file_bytes >= mapped_bytes {
+            return Ok(());
+        }
+        let reason = format!("it was cut short after it was mapped with {mapped_bytes} bytes");
+        Err(WeightsError::Malformed { path: self.path.clone(), file_bytes, reason })
     }
 
     /// The tensors, in the order of their place in the file.

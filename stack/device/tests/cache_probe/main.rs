@@ -1,6 +1,7 @@
 //! The model cache and the probe on simulated cards.
 
 mod cache_credit;
+mod cache_edges;
 mod cache_locking;
 mod cache_properties;
 mod faults;

@@ -71,11 +71,17 @@ impl Wishes {
     }
 
     pub(crate) fn rig(self) -> Rig {
+        let floor_bytes = self.floor_mib * MIB;
+        self.rig_with_floor(floor_bytes)
+    }
+
+    /// The rig with a floor that need not be whole MiB.
+    pub(crate) fn rig_with_floor(self, floor_bytes: u64) -> Rig {
         obey();
         let card = SimulatedCard::new(self.card);
         let parts = DeviceParts::simulated(&card, Settings::of_kind(self.allocator));
         let device = DeviceParts { hook: self.hook, ..parts }.build();
-        let settings = CacheSettings { floor_bytes: self.floor_mib * MIB, cap: self.cap, wait_for_room: self.wait };
+        let settings = CacheSettings { floor_bytes, cap: self.cap, wait_for_room: self.wait };
         let cache = Cache::new(device.clone(), settings);
         Rig { card, device, cache }
     }
