@@ -43,7 +43,9 @@ pub struct Scope {
 thread_local! {
     /// The number of the scope this thread works for: the one read of a lock outside every scope.
     static ACTIVE: Cell<u64> = const { Cell::new(0) };
-    static ENTERED: RefCell<Option<Scope>> = const { RefCell::new(None) };
+    /// The scopes it entered and has not left, the latest last, each with the number of its entry.
+    static ENTERED: RefCell<Vec<(u64, Scope)>> = const { RefCell::new(Vec::new()) };
+    static ENTRIES: Cell<u64> = const { Cell::new(0) };
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn current() -> Option<Scope> {
     if ACTIVE.get() == 0 {
         return None;
     }
-    ENTERED.with_borrow(Clone::clone)
+    ENTERED.with_borrow(|entered| entered.last().map(|(_, scope)| scope.clone()))
 }
 
 impl Scope {
@@ -76,13 +78,15 @@ impl Scope {
         Self { inner: Arc::new(Inner { id, allowance_bytes, records: Mutex::default() }) }
     }
 
-    /// Makes this thread work for the scope until the result is dropped. The scope that it worked for before is
-    /// resumed then.
+    /// Makes this thread work for the scope until the result is dropped. The scope that it entered before and has not
+    /// left is resumed then.
     #[must_use = "the thread leaves the scope when this is dropped"]
     pub fn enter(&self) -> Entered {
-        let previous = ENTERED.replace(Some(self.clone()));
+        let entry = ENTRIES.get();
+        ENTRIES.set(entry + 1);
+        ENTERED.with_borrow_mut(|entered| entered.push((entry, self.clone())));
         ACTIVE.set(self.inner.id.0);
-        Entered { previous, not_send: PhantomData }
+        Entered { entry, not_send: PhantomData }
     }
 
     /// The windows that closed in this scope so far, in the order in which they closed.
@@ -121,16 +125,21 @@ impl Scope {
 /// While it lives, the thread that entered works for a scope.
 #[derive(Debug)]
 pub struct Entered {
-    previous: Option<Scope>,
+    entry: u64,
     /// The mark is the thread's; another one must enter for itself.
     not_send: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let previous = self.previous.take();
-        ACTIVE.set(previous.as_ref().map_or(0, |scope| scope.inner.id.0));
-        ENTERED.set(previous);
+        // Scopes may be left in another order than they were entered in.
+        let left = ENTERED.with_borrow_mut(|entered| {
+            let position = entered.iter().position(|(entry, _)| *entry == self.entry);
+            let left = position.map(|position| entered.remove(position));
+            ACTIVE.set(entered.last().map_or(0, |(_, scope)| scope.inner.id.0));
+            left
+        });
+        drop(left);
     }
 }
 

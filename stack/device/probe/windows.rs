@@ -28,6 +28,8 @@ pub(crate) struct OpenWindow {
     baseline: Sample,
     /// The largest of the stretches that have ended.
     best: Over,
+    /// The most that was reserved at once, weights and others' blocks included.
+    highest_reserved: i64,
     stretches: u32,
     retries: u64,
     ooms: u64,
@@ -79,6 +81,7 @@ impl OpenWindow {
         let larger = |best: Option<i64>, over: i64| Some(best.map_or(over, |best| best.max(over)));
         self.best.allocated = larger(self.best.allocated, peaks.allocated - self.baseline.allocated);
         self.best.reserved = larger(self.best.reserved, peaks.reserved - self.baseline.reserved);
+        self.highest_reserved = self.highest_reserved.max(peaks.reserved);
         match peaks.process.growth_since(self.baseline.process) {
             Some(growth) => self.best.driver = larger(self.best.driver, growth),
             None => self.driver_known = false,
@@ -190,6 +193,7 @@ impl Core {
             scope,
             baseline,
             best: Over::default(),
+            highest_reserved: 0,
             stretches: 0,
             retries: 0,
             ooms: 0,
@@ -260,8 +264,7 @@ impl OpenWindow {
         if ran_out && matches!(self.invalid, None | Some(InvalidReason::OperationFailed { .. })) {
             self.invalid = Some(InvalidReason::OutOfMemory);
         }
-        let highest = self.baseline.reserved.saturating_add(self.best.reserved.unwrap_or(0));
-        if highest > signed(total_bytes) {
+        if self.highest_reserved > signed(total_bytes) {
             self.fail(InvalidReason::Oversubscribed);
         }
         let growth = mutant!(

@@ -165,3 +165,37 @@ fn what_the_outer_operation_takes_until_the_very_opening_of_an_inner_window_is_k
     let demands: Vec<_> = scope.recorded().iter().map(|r| r.measurement.demand_bytes / MIB).collect();
     assert_eq!(demands, [0, 1_500]);
 }
+
+#[test]
+fn a_model_that_comes_after_the_peak_was_never_beside_it() {
+    let rig = Wishes::mib(24_000).rig();
+    rig.add("vae", 300);
+    rig.add("other", 12_000);
+    let scope = in_scope(0, |_| {
+        let vae = rig.lock("vae", 1_000);
+        rig.free_and_unreleased(15_000);
+        drop(rig.cache.lock(&key("other"), None).unwrap());
+        drop(vae);
+    });
+    // 15,000 and 12,000 are more than the card has, and never were on it together.
+    let (demand, _, validity) = only_window(&scope);
+    assert_eq!((demand, validity), (15_000, Validity::Valid));
+}
+
+#[test]
+fn a_model_that_left_after_the_peak_was_beside_it() {
+    let mut wishes = Wishes::mib(24_000);
+    wishes.card.spill_to_host = true;
+    let rig = wishes.rig();
+    rig.add("vae", 300);
+    rig.add("other", 12_000);
+    let scope = in_scope(0, |_| {
+        let other = rig.cache.lock(&key("other"), None).unwrap();
+        let vae = rig.lock("vae", 1_000);
+        rig.free_and_unreleased(15_000);
+        drop(other);
+        rig.cache.offload_unlocked().unwrap();
+        drop(vae);
+    });
+    assert_eq!(only_window(&scope).2, Validity::Invalid(InvalidReason::Oversubscribed));
+}

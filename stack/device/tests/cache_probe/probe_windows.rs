@@ -276,3 +276,17 @@ fn a_perturbed_card_changes_what_is_measured_and_never_what_is_believed() {
         assert!(measurement.validity.is_valid());
     }
 }
+
+#[test]
+fn a_thread_that_leaves_its_scopes_in_any_order_is_outside_afterwards() {
+    let rig = Wishes::mib(4_000).rig();
+    rig.add("m", 100);
+    let (first, second) = (Scope::new(0), Scope::new(0));
+    let (a, b) = (first.enter(), second.enter());
+    drop(a);
+    drop(rig.lock("m", 10));
+    assert_eq!((first.recorded().len(), second.recorded().len()), (0, 1), "it is still in the second one");
+    drop(b);
+    assert!(!rig.lock("m", 10).is_measured(), "it left both");
+    assert_eq!((first.recorded().len(), second.recorded().len()), (0, 1));
+}
