@@ -13,7 +13,10 @@ use crate::checks::invariants::{Area, EVERYWHERE, GeneralArea, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Evidence};
 use crate::world::World;
 
-/// How long a trial may take unless `HEADROOM_TRIAL_SECONDS` says otherwise.
+/// Sets each trial's time limit, in seconds.
+const LIMIT: &str = "HEADROOM_TRIAL_SECONDS";
+
+/// How long a trial may take unless [`LIMIT`] says otherwise.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// What is checked.
@@ -108,20 +111,6 @@ pub fn trials(world: &Arc<World>) -> Vec<Trial> {
     trials
 }
 
-/// How many trials a family must have, counted from its file.
-pub fn expected_trials(family: &Family, is_recorded: bool) -> usize {
-    if family.models.is_empty() {
-        return family.regressions.len() + EVERYWHERE.len();
-    }
-    let on_devices = family.devices.len() * ON_EACH_DEVICE.len();
-    family.regressions.len()
-        + OF_A_FAMILY.len()
-        + on_devices
-        + ON_FITTED_CARDS.len()
-        + usize::from(is_recorded)
-        + ON_A_GPU.len()
-}
-
 impl Trial {
     /// The family.
     pub fn family(&self) -> &Family {
@@ -168,21 +157,10 @@ impl Trial {
     /// Runs the trial in a thread of its own, within its time limit.
     pub fn run(&self) -> Ended {
         let started = Instant::now();
-        let limit = time_limit();
-        let (sender, receiver) = channel();
-        let trial = self.clone();
-        std::thread::spawn(move || {
-            // The receiver is gone after the time limit; then nobody wants the answer.
-            let _ = sender.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.verdict())));
-        });
-        let (outcome, message, evidence) = match receiver.recv_timeout(limit) {
-            Ok(Ok(Ok(evidence))) => (Outcome::Passed, None, evidence),
-            Ok(Ok(Err((outcome, message)))) => (outcome, Some(message), Evidence::default()),
-            Ok(Err(panic)) => (Outcome::Failed, Some(format!("panicked: {}", words_of(&*panic))), Evidence::default()),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let message = format!("not done after {} seconds (HEADROOM_TRIAL_SECONDS)", limit.as_secs());
-                (Outcome::Failed, Some(message), Evidence::default())
-            }
+        let (outcome, message, evidence) = match time_limit().map(|limit| self.within(limit)) {
+            Ok(Ok(evidence)) => (Outcome::Passed, None, evidence),
+            Ok(Err((outcome, message))) => (outcome, Some(message), Evidence::default()),
+            Err(message) => (Outcome::Failed, Some(message), Evidence::default()),
         };
         let check = Check {
             family: self.family().name.clone(),
@@ -194,6 +172,22 @@ impl Trial {
             seconds: started.elapsed().as_secs_f64(),
         };
         Ended { check, evidence }
+    }
+
+    fn within(&self, limit: Duration) -> Result<Evidence, (Outcome, String)> {
+        let (sender, receiver) = channel();
+        let trial = self.clone();
+        std::thread::spawn(move || {
+            // The receiver is gone after the time limit; then nobody wants the answer.
+            let _ = sender.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.verdict())));
+        });
+        let failed = |message| Err((Outcome::Failed, message));
+        match receiver.recv_timeout(limit) {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(panic)) => failed(format!("panicked: {}", words_of(&*panic))),
+            Err(RecvTimeoutError::Timeout) => failed(format!("not done after {} seconds ({LIMIT})", limit.as_secs())),
+            Err(RecvTimeoutError::Disconnected) => failed("its thread ended without a verdict".to_owned()),
+        }
     }
 
     fn verdict(&self) -> Result<Evidence, (Outcome, String)> {
@@ -280,9 +274,12 @@ fn on_every_allocator(
     Ok(evidence)
 }
 
-fn time_limit() -> Duration {
-    let set = std::env::var("HEADROOM_TRIAL_SECONDS").ok().and_then(|text| text.parse().ok());
-    set.map_or(DEFAULT_LIMIT, Duration::from_secs)
+/// # Errors
+/// When the variable is set to something else than a number of seconds: a limit nobody meant hides or invents failures.
+fn time_limit() -> Result<Duration, String> {
+    let Ok(text) = std::env::var(LIMIT) else { return Ok(DEFAULT_LIMIT) };
+    let seconds = text.parse().ok().filter(|&seconds| seconds > 0);
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("{LIMIT} is `{text}`: write whole seconds, for example 300"))
 }
 
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {

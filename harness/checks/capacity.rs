@@ -54,6 +54,8 @@ enum Trial {
     Completed,
     CompletedWithRetries,
     OutOfMemory,
+    /// What is on the card before the operation does not fit already, so the operation was not run.
+    NothingTried,
 }
 
 fn check_case(
@@ -97,7 +99,7 @@ fn check_case(
         let middle = fails.midpoint(completes);
         seen += 1;
         match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
-            Trial::OutOfMemory => fails = middle,
+            Trial::OutOfMemory | Trial::NothingTried => fails = middle,
             Trial::Completed => completes = middle,
             Trial::CompletedWithRetries => {
                 with_retries += 1;
@@ -106,8 +108,10 @@ fn check_case(
         }
     }
     let least = completes * PAGE_BYTES;
+    let bound =
+        if subject.allocator == AllocatorKind::CudaMallocAsync { " by the rules of a bound on the pool" } else { "" };
     let note = format!(
-        "{}: the least capacity that completes is {} beside weights and context, {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
+        "{}: the least capacity that completes{bound} is {} beside weights and context, {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
         what(),
         Bytes(least.saturating_sub(base.taken_bytes)),
         Bytes(peak),
@@ -171,7 +175,7 @@ fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_by
     bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     let held = bench.card.held_bytes() + subject.device.context_bytes;
     if held > memory_bytes {
-        return Ok(Trial::OutOfMemory);
+        return Ok(Trial::NothingTried);
     }
     bench.card.change(|settings| settings.total_bytes = memory_bytes);
     let before = bench.session.cache().models();
@@ -181,9 +185,9 @@ fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_by
         Ok(report) => {
             let measurement =
                 report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
-            if measurement.residency != Residency::Full {
-                return Ok(Trial::OutOfMemory);
-            }
+            ensure(measurement.residency == Residency::Full, || {
+                format!("{}: it completed with a part of the model elsewhere", what())
+            })?;
             let retried = measurement.retries > 0;
             ensure(retried != (measurement.validity == Validity::Valid), || {
                 format!("{}: {} retries, {:?}", what(), measurement.retries, measurement.validity)

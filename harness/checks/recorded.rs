@@ -1,7 +1,7 @@
 //! Recorded windows of a real card in the place of programs: what is shipped covers them, and so does their own fit.
 
-use headroom_base::{AllocatorKind, DEFAULT_DEVICE_WORKING_BYTES, Environment, Origin, Source, Window};
-use headroom_calibration::{Attempt, BuiltIns, Context, Costs, EstimatorVersions, Knowledge, Record, Uncounted};
+use headroom_base::{AllocatorKind, Bytes, DEFAULT_DEVICE_WORKING_BYTES, Environment, Origin, Source, Window};
+use headroom_calibration::{Attempt, Basis, BuiltIns, Context, Costs, EstimatorVersions, Knowledge, Record, Uncounted};
 use headroom_reports::{EstimateRecord, FamilySummary, FitRecord, Report, WindowRecord};
 
 use headroom_family::Family;
@@ -35,10 +35,13 @@ pub fn recorded(
             windows.iter().filter(|record| record.window.environment.hard.allocator == allocator).cloned().collect();
         let Some(first) = of_allocator.first() else { continue };
         let environment = first.window.environment.clone();
-        let same = |record: &WindowRecord| record.window.environment.hard == environment.hard;
-        let usual: Vec<WindowRecord> = of_allocator.into_iter().filter(|record| same(record)).collect();
+        let other = of_allocator.iter().find(|record| record.window.environment.hard != environment.hard);
+        ensure(other.is_none(), || format!("{}: windows of several environments are mixed", family.name))?;
+        let usual = of_allocator;
         let knowledge = knowledge_of(report, &usual, &environment, versions);
         let summary = summary_of(family, &usual, &knowledge, &environment, built_ins)?;
+        fitted_lines_are_shipped(&knowledge, &environment, built_ins)?;
+        evidence.notes.extend(summary.estimates.iter().filter_map(short));
         evidence.summaries.push(summary);
         evidence.seen += usual.len();
         evidence.windows.extend(usual);
@@ -94,9 +97,10 @@ fn summary_of(
         let predicted_bytes = predicted(family, window);
         let costs = Costs { units: window.cost_units, analytic_bytes: window.analytic_bytes, predicted_bytes };
         let estimate = knowledge.price(&window.line, &costs, built_ins, DEFAULT_DEVICE_WORKING_BYTES);
-        // A prediction comes within its own tolerance of what is measured, and promises no more.
-        let promised = estimate.source != Source::Predicted;
-        ensure(!promised || demand <= estimate.reservation_bytes, || {
+        // A prediction comes within its own tolerance of what is measured, and promises no more; what every cache keeps
+        // free has to cover that.
+        let kept = if estimate.source == Source::Predicted { DEFAULT_DEVICE_WORKING_BYTES } else { 0 };
+        ensure(demand <= estimate.reservation_bytes.max(kept), || {
             format!("{} is under-reserved ({})", what(), reserved_and_needed(estimate.reservation_bytes, demand))
         })?;
         match estimates.iter_mut().find(|known| known.case == window.case && known.line == window.line) {
@@ -121,6 +125,28 @@ fn summary_of(
         fits: fits_of(knowledge, environment, built_ins),
         estimates,
     })
+}
+
+/// A line that these windows suffice for is shipped for just this environment, or nothing above was compared with it.
+fn fitted_lines_are_shipped(
+    knowledge: &Knowledge,
+    environment: &Environment,
+    built_ins: &BuiltIns,
+) -> Result<(), CheckError> {
+    knowledge.fits().lines().try_for_each(|(line, _)| {
+        let shipped = built_ins.find(&environment.hard, line);
+        let same = shipped.is_some_and(|built_in| built_in.basis() == Basis::SameEnvironment);
+        ensure(same, || format!("{line} under {} is not shipped", environment.hard.allocator))
+    })
+}
+
+/// What the report says of a case whose prediction is short of what was recorded.
+fn short(record: &EstimateRecord) -> Option<String> {
+    let reserved = record.estimate.reservation_bytes;
+    let demand = record.demand_bytes.filter(|demand| *demand > reserved)?;
+    let short = Bytes(demand - reserved);
+    let allocator = record.environment.hard.allocator;
+    Some(format!("{allocator} {} is {short} short of what was recorded, priced by its program alone", record.case))
 }
 
 /// What the program of a recorded case needs. Recorded models were built in the element type they ran in.
