@@ -7,7 +7,7 @@ use std::{env, fs};
 use headroom_base::AllocatorKind;
 use headroom_runners::programs::evidence::{Compared, table};
 
-use super::{convolutions, traces, windows};
+use super::{convolutions, published, traces, windows};
 
 const BEGIN: &str = "<!-- programs: begin -->\n";
 const END: &str = "<!-- programs: end -->";
@@ -82,6 +82,8 @@ fn block() -> String {
     text.push_str(&followed());
     let title = "Workspaces of 9,676 single convolution calls, by kind: the thresholds of the rules are fitted to them";
     text.push_str(&details(title, &convolutions::report()));
+    let title = "Peaks that others published for an RTX 4090 (native): a second table explains allocated peaks of Stable Diffusion, and neither FLUX.1's decodes and fp32 nor reserved peaks in fp32";
+    text.push_str(&details(title, &published::report()));
     text
 }
 
