@@ -34,7 +34,8 @@ pub enum WorkspaceModel {
     /// Compute capability 8.9 (RTX 4090): as Hopper in half precision; in single precision only input and weights are
     /// copied, never the output. Inferred from published peaks of Stable Diffusion's autoencoder, with no trace: allocated
     /// peaks agree to 0.5 %, reserved ones in single precision are up to 37 % over. Published peaks of FLUX.1's
-    /// autoencoder do not follow it in single precision: for encodes these rules give 19 % too little, for decodes 7 % too much.
+    /// autoencoder do not follow it in single precision: for encodes these rules give 19 % too little, for decodes 7 %
+    /// too much.
     Ada,
 }
 
