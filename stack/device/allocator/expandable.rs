@@ -1,6 +1,6 @@
 //! Expandable segments: one growing range of addresses per pool, with memory mapped behind it page by page.
 
-use headroom_base::AllocatorKind;
+use headroom_base::{AllocatorKind, mutant};
 
 use super::stream_ordered::STEP_BYTES;
 use super::{Allocator, Block, BlockState, DriverError, Entry, EventKind, MemoryInfo, NONE, PoolKind};
@@ -145,7 +145,12 @@ impl<D: Driver> Allocator<D> {
         let Some(Range { base, .. }) = self.ranges[range as usize] else { return Ok(()) };
         let page_bytes = self.page_bytes(pool);
         let start = base + (address - base).next_multiple_of(page_bytes);
-        let end = base + (address + bytes - base) / page_bytes * page_bytes;
+        let end = mutant!(
+            "allocator_keeps_the_last_whole_page",
+            "a growing range that was emptied holds on to pages that another model needs",
+            right: base + (address + bytes - base) / page_bytes * page_bytes,
+            wrong: base + ((address + bytes - base) / page_bytes).saturating_sub(1) * page_bytes,
+        );
         if start >= end {
             return Ok(());
         }

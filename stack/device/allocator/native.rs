@@ -22,12 +22,22 @@ impl<D: Driver> Allocator<D> {
         if self.rules.free_blocks_age {
             pool.searches += u64::from(self.limit_bytes.is_some() || self.settings.memory_fraction.is_some());
         }
-        let mut found = pool.free.best_fit(bytes)?;
+        let mut found = mutant!(
+            "allocator_takes_more_than_the_best_fit",
+            "large free blocks are eaten up by small requests, and the next large one takes new memory",
+            right: pool.free.best_fit(bytes)?,
+            wrong: pool.free.to_vec().into_iter().rfind(|entry| entry.bytes >= bytes)?,
+        );
         if self.rules.free_blocks_grow {
             found = self.least_growable(found, kind);
         }
         let serves = if bytes < most {
-            found.bytes < most
+            mutant!(
+                "allocator_small_request_takes_an_oversize_block",
+                "a block that the split limit keeps whole is pinned by a small request",
+                right: found.bytes < most,
+                wrong: true,
+            )
         } else {
             found.bytes - bytes < self.settings.most_unsplit_excess_bytes
         };
@@ -85,7 +95,13 @@ impl<D: Driver> Allocator<D> {
         // The limit is compared with the native segment's size under expandable segments as well.
         let segment_bytes = sizes::segment_bytes(bytes, self.settings.large_segment_bytes);
         let reserved = self.counters.reserved.current;
-        if let Some(limit) = self.limit()?.filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
+        let limit = mutant!(
+            "allocator_limit_not_checked",
+            "a process that may use half of a card takes all of it",
+            right: self.limit()?,
+            wrong: None::<u64>,
+        );
+        if let Some(limit) = limit.filter(|&limit| reserved.saturating_add(segment_bytes) > limit) {
             return Err(DriverError::OutOfMemory {
                 requested_bytes: segment_bytes,
                 free_bytes: limit.saturating_sub(reserved),
@@ -234,7 +250,13 @@ impl<D: Driver> Allocator<D> {
     #[inline]
     fn put_free_merged(&mut self, index: u32, previous: u32, next: u32) -> u32 {
         let is_free = |index: u32| index != NONE && self.blocks[index].state == BlockState::Free;
-        let (previous_is_free, next_is_free) = (is_free(previous), is_free(next));
+        let previous_is_free = mutant!(
+            "allocator_freed_block_not_merged_with_the_one_before",
+            "memory falls into ever smaller pieces, and segments that nobody uses never go back",
+            right: is_free(previous),
+            wrong: false,
+        );
+        let next_is_free = is_free(next);
         if previous_is_free {
             if next_is_free {
                 self.absorb(index, next);

@@ -1,6 +1,6 @@
 //! What goes back to the driver, and when: on request, when memory is short, or when it has lain idle for long.
 
-use headroom_base::AllocatorKind;
+use headroom_base::{AllocatorKind, mutant};
 
 use super::{Allocator, DriverError, Entry, EventKind, PoolKind};
 use crate::driver::{Address, Driver};
@@ -25,9 +25,15 @@ impl<D: Driver> Allocator<D> {
         for kind in [PoolKind::Large, PoolKind::Small] {
             for entry in self.pool(kind).free.to_vec() {
                 let block = &self.blocks[entry.block];
+                let goes_back_whole = mutant!(
+                    "allocator_keeps_free_segments_when_emptied",
+                    "a cache that was emptied for the next model still holds the memory that the model needs",
+                    right: !block.is_split(),
+                    wrong: false,
+                );
                 let outcome = if block.is_expandable() {
                     self.unmap_inside(entry.block)
-                } else if !block.is_split() {
+                } else if goes_back_whole {
                     self.release_segment(entry)
                 } else {
                     Ok(())
@@ -84,7 +90,13 @@ impl<D: Driver> Allocator<D> {
             let average = total_age as f64 / candidates.len() as f64;
             let mut freed_any = false;
             candidates.retain(|entry| {
-                if (age(self, entry) as f64) < average {
+                let is_young = mutant!(
+                    "allocator_collects_garbage_of_any_age",
+                    "blocks that are used all the time go back to the driver and are taken again each step",
+                    right: (age(self, entry) as f64) < average,
+                    wrong: false,
+                );
+                if is_young {
                     return true;
                 }
                 let released = self.release_segment(*entry).is_ok();

@@ -1,6 +1,6 @@
 //! The settings as every allocation needs them: plain numbers to compare with.
 
-use headroom_base::AllocatorKind;
+use headroom_base::{AllocatorKind, mutant};
 
 use super::Settings;
 use super::sizes::{BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES};
@@ -36,7 +36,13 @@ impl Rules {
         let large = match settings.kind {
             // What is left must be more than the small pool could use.
             AllocatorKind::Native => {
-                Splitting { least_remainder_bytes: LARGEST_SMALL_BYTES + 1, most_bytes: most_split_bytes }
+                let least_remainder_bytes = mutant!(
+                    "allocator_splits_large_blocks_for_any_remainder",
+                    "large blocks are predicted to serve more than the real ones do, and a step that fits fails",
+                    right: LARGEST_SMALL_BYTES + 1,
+                    wrong: BLOCK_UNIT_BYTES,
+                );
+                Splitting { least_remainder_bytes, most_bytes: most_split_bytes }
             }
             AllocatorKind::ExpandableSegments | AllocatorKind::CudaMallocAsync => always,
         };
@@ -44,7 +50,12 @@ impl Rules {
             splitting: [always, large],
             most_split_bytes,
             free_blocks_age: settings.garbage_collection_threshold.is_some(),
-            free_blocks_grow: settings.kind == AllocatorKind::ExpandableSegments,
+            free_blocks_grow: mutant!(
+                "allocator_growable_size_ignored",
+                "the free end of a growing range is cut up while holes stay empty, and more pages are mapped than needed",
+                right: settings.kind == AllocatorKind::ExpandableSegments,
+                wrong: false,
+            ),
             is_pool: settings.kind == AllocatorKind::CudaMallocAsync,
         }
     }

@@ -1,6 +1,6 @@
 //! How a request becomes a block size, a pool and a segment size.
 
-use headroom_base::{KIB, MIB};
+use headroom_base::{KIB, MIB, mutant};
 use serde::{Deserialize, Serialize};
 
 /// Every block is a multiple of this, and no block is smaller.
@@ -54,7 +54,12 @@ pub fn segment_bytes(rounded_bytes: u64, large_segment_bytes: u64) -> u64 {
     } else if rounded_bytes < SMALLEST_OWN_SEGMENT_BYTES {
         large_segment_bytes
     } else {
-        rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES)
+        mutant!(
+            "allocator_segments_not_rounded",
+            "every large segment costs less here than it does on a card, and a step that fits fails there",
+            right: rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES),
+            wrong: rounded_bytes,
+        )
     }
 }
 

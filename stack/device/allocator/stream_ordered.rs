@@ -16,7 +16,7 @@
 //! alone are not exceeded in the third either. At the median of the windows the bound lies 13 % above the first file's,
 //! 25 % above the second's (tiled decodes, mostly) and 18 % above the third's.
 
-use headroom_base::MIB;
+use headroom_base::{MIB, mutant};
 
 use super::{Allocation, AllocationError, Allocator, BlockState, DriverError, NONE, PoolKind};
 use crate::driver::{Address, Driver};
@@ -51,7 +51,12 @@ impl Excess {
             return 0;
         }
         let doublings = doublings_per_mille(self.returned_bytes / 1_000, self.grown_bytes / 1_000);
-        let share = EXCESS_PER_MILLE + EXCESS_PER_DOUBLING_PER_MILLE * doublings / 1_000;
+        let share = mutant!(
+            "stream_ordered_bound_without_fragmentation",
+            "what is called a bound lies under what the driver's pool was seen to reserve",
+            right: EXCESS_PER_MILLE + EXCESS_PER_DOUBLING_PER_MILLE * doublings / 1_000,
+            wrong: 0,
+        );
         (fragmented / 1_000 * share + fragmented.min(EXCESS_BASE_BYTES)).next_multiple_of(STEP_BYTES)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use headroom_base::{GIB, MIB};
+use headroom_base::{GIB, MIB, mutant};
 
 use super::addresses::Addresses;
 use super::faults::{CallLog, DriverCall, Fault};
@@ -197,7 +197,13 @@ impl SimulatedCard {
 impl Card {
     pub(super) fn free_bytes(&self) -> u64 {
         let in_device = self.own_bytes - self.spilled_bytes + self.retained_bytes;
-        let taken = self.settings.context_bytes.saturating_add(self.settings.others_bytes).saturating_add(in_device);
+        let others_bytes = mutant!(
+            "simulated_card_ignores_other_processes",
+            "a plan for a shared card counts on memory that another process holds",
+            right: self.settings.others_bytes,
+            wrong: 0,
+        );
+        let taken = self.settings.context_bytes.saturating_add(others_bytes).saturating_add(in_device);
         self.settings.total_bytes.saturating_sub(taken)
     }
 

@@ -1,6 +1,6 @@
 //! A driver that answers as real ones were seen to, from a card that exists only as numbers.
 
-use headroom_base::Reading;
+use headroom_base::{Reading, mutant};
 
 use super::card::{SimulatedCard, failed};
 use super::faults::DriverCall;
@@ -97,7 +97,12 @@ impl Driver for SimulatedDriver {
             match card.take(page_bytes) {
                 Ok(held) => card.pages.insert(page, (page_bytes, held)),
                 Err(error) => {
-                    (address.0..page).step_by(page_bytes as usize).for_each(|mapped| card.unmap_page(mapped));
+                    mutant!(
+                        "simulated_card_keeps_pages_of_a_failed_map",
+                        "each request that does not fit leaves pages behind, until nothing fits",
+                        right: (address.0..page).step_by(page_bytes as usize).for_each(|at| card.unmap_page(at)),
+                        wrong: (),
+                    );
                     return Err(error);
                 }
             };
