@@ -81,7 +81,7 @@ impl Locking<'_> {
 
     /// What was resident before stays only where another lock runs with it. The rest goes back to the driver, where
     /// the driver takes it; the error that led here is the one that is told.
-    fn unload_after_failure(&mut self) {
+    pub(super) fn unload_after_failure(&mut self) {
         let own = self.slot;
         let cache = self.cache;
         let entry = self.state().entry_mut(own);

@@ -142,6 +142,7 @@ impl<'a> Locking<'a> {
             }
             if !self.waits(&budget) || !self.wait(&budget) {
                 self.load(&budget)?;
+                self.keep_working_memory()?;
                 return Ok(self.report(budget));
             }
             budget = self.budget()?;
@@ -213,7 +214,7 @@ impl<'a> Locking<'a> {
     }
 
     /// Says once that there is too little, naming what is still there.
-    fn warn(&mut self, budget: &Budget) {
+    pub(super) fn warn(&mut self, budget: &Budget) {
         let working_bytes = mutant!(
             "warning_prints_what_was_asked",
             "people look for a small request while the floor holds the memory",

@@ -85,6 +85,32 @@ impl Locking<'_> {
         Ok(budget)
     }
 
+    /// Weights take whole segments, which can be half as much again as their own bytes, and a budget of bytes does not
+    /// see it. So the figures are read again after a load: others make room for the rest, and what is still short is
+    /// said. The model stays as it was loaded.
+    pub(super) fn keep_working_memory(&mut self) -> Result<(), CacheError> {
+        if self.loaded_bytes == 0 || self.pressure.is_some() {
+            return Ok(());
+        }
+        let kept = self.make_up_for_slack();
+        if kept.is_err() {
+            self.unload_after_failure();
+        }
+        kept
+    }
+
+    fn make_up_for_slack(&mut self) -> Result<(), CacheError> {
+        let least_bytes = -i64::try_from(TOLERANCE_BYTES).unwrap_or(i64::MAX);
+        let mut budget = self.budget()?;
+        if budget.budget_bytes < least_bytes {
+            budget = self.make_room(budget)?;
+        }
+        if budget.budget_bytes < least_bytes {
+            self.warn(&budget);
+        }
+        Ok(())
+    }
+
     /// The last resort: the model being locked itself, except for the pieces that it needs and would load again.
     pub(super) fn offload_own(&mut self, budget: &Budget) -> Result<(), CacheError> {
         let own = self.slot;

@@ -138,3 +138,42 @@ fn what_is_no_plain_file_is_refused_and_holds_nobody_up() {
     }
     assert!(rig.cache.models().is_empty());
 }
+
+/// A model of about 2,000 MiB in pieces of this size.
+fn in_pieces(name: &str, piece_bytes: u64) -> ModelSpec {
+    let pieces = 2_000 * MIB / piece_bytes;
+    ModelSpec::synthetic(name, (0..pieces).map(|index| PieceSpec::new(index.to_string(), piece_bytes)))
+}
+
+/// Sizes of pieces whose segments hold up to half as much again.
+const WASTEFUL_KIB: [u64; 6] = [513, 700, 5_200, 6_900, 10_241, 11_000];
+
+#[test]
+fn what_segments_hold_beyond_the_weights_is_made_up_for_by_others() {
+    for kib in WASTEFUL_KIB {
+        let rig = Wishes::mib(8_000).rig();
+        rig.add("other", 3_000);
+        rig.load("other");
+        rig.cache.add(in_pieces("m", kib * 1_024)).unwrap();
+        let locked = rig.lock("m", 3_000);
+        assert_eq!((locked.report().missing_bytes, locked.report().pressure.clone()), (0, None));
+        assert!(rig.card.free_bytes() >= 2_999 * MIB, "{kib} KiB: {} MiB are free", rig.card.free_bytes() / MIB);
+        assert!(rig.resident_mib("other") > 1_900, "{kib} KiB: more than needed was moved off");
+    }
+}
+
+#[test]
+fn what_segments_hold_beyond_the_weights_is_said_where_nobody_can_make_room() {
+    for kib in WASTEFUL_KIB {
+        let rig = Wishes::mib(8_000).rig();
+        let spec = in_pieces("m", kib * 1_024);
+        rig.cache.add(spec).unwrap();
+        let working = 8_000 - rig.view("m").total_bytes.div_ceil(MIB);
+        let mut pressure = None;
+        let lines = warnings(|| pressure = rig.lock("m", working).report().pressure.clone());
+        let short = working * MIB - rig.card.free_bytes();
+        assert!(short > 200 * MIB, "{kib} KiB: only {short} are short");
+        assert_eq!(pressure.map(|pressure| -pressure.budget_bytes), Some(short as i64), "{kib} KiB");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+}
