@@ -1,14 +1,15 @@
 //! A case is priced by its own fit inside the measured sizes, and by the safer figure elsewhere.
 
 use headroom_base::{
-    AllocatorKind, AttentionKernel, Backend, DType, DeviceClass, Estimate, GIB, HardEnvironment, LineKey, Source,
+    AllocatorKind, AttentionKernel, Backend, DType, DeviceClass, Estimate, GIB, HardEnvironment, InvalidReason,
+    LineKey, Source, Validity, Window,
 };
 use headroom_calibration::{
     Attempt, Basis, BuiltIns, Coefficients, Context, Costs, Fit, Knowledge, Point, Record, Shipped, ShippedLine,
     UnitRange, fit, resolve,
 };
 
-use crate::fixture::{context, finished, hard, line, line_of, soft, units, windows};
+use crate::fixture::{context, device, finished, hard, line, line_of, soft, straight, units, window, windows};
 
 crate::claims![
     inside_the_measured_sizes_the_own_fit_holds,
@@ -20,6 +21,9 @@ crate::claims![
     an_envelope_is_never_under_a_window,
     an_allocator_nobody_measured_gets_the_largest_of_the_others_and_says_so,
     a_switch_that_changes_the_need_is_never_crossed,
+    r13_three_clips_price_a_fourth_that_needs_three_times_as_much,
+    r15_an_out_of_memory_is_no_point_and_ratchets_no_price,
+    r17_a_card_nobody_measured_gets_the_largest_over_the_known_ones,
 ];
 
 /// A fit over 512² to 1024² of `bytes_per_unit` for each unit.
@@ -174,4 +178,61 @@ fn a_switch_that_changes_the_need_is_never_crossed() {
     let searching = HardEnvironment { convolution_benchmark: true, ..hard() };
     assert!(built_ins.find(&math, &line()).is_none());
     assert!(built_ins.find(&searching, &line()).is_none());
+}
+
+/// Public report 15: a run that ended out of memory tells only that its need was larger than what it got. It joins no
+/// fit as a point, so no later price is ratcheted up to the card, and one success makes the price what it needed.
+fn r15_an_out_of_memory_is_no_point_and_ratchets_no_price() {
+    let mut windows = windows("a", &straight(1_000));
+    let before = price_after(&windows);
+    let ended = Validity::Invalid(InvalidReason::OutOfMemory);
+    for demand_bytes in [units(768) * 50_000, 1] {
+        let run = windows.len() as u32;
+        let mut failed = window("a", run, 768, demand_bytes);
+        failed.measurement.validity = ended.clone();
+        windows.push(failed);
+        assert_eq!(price_after(&windows), before, "a failed run changed the price");
+    }
+    let run = windows.len() as u32;
+    windows.push(window("a", run, 768, units(768) * 1_100));
+    let after = price_after(&windows);
+    assert!(after > before && after >= units(768) * 1_100 && after < units(768) * 2_000, "{after}");
+}
+
+fn price_after(windows: &[Window]) -> u64 {
+    let mut record = Record::empty(device());
+    record.keep_attempt(finished("a", windows));
+    record.windows = windows.to_vec();
+    let known = Knowledge::new(record, context(), soft("driver 1"));
+    known.price(&line(), &costs(768), &built_ins(vec![shipped(hard(), 9_000)]), 0).reservation_bytes
+}
+
+/// Public report 17: an operation needs different amounts on different kinds of card. Each keeps its own figures, and
+/// a card that nobody measured gets the largest of them, never the mean.
+fn r17_a_card_nobody_measured_gets_the_largest_over_the_known_ones() {
+    // What was reserved on three kinds of card, in MiB: each in the environment of its own framework build.
+    for order in [[4_495, 3_020, 9_789], [9_789, 4_495, 3_020], [3_020, 9_789, 4_495]] {
+        let lines = order.map(|mib: u64| {
+            let environment = HardEnvironment { framework: format!("build for the card of {mib}"), ..hard() };
+            ShippedLine { coefficients: Coefficients::flat(mib << 20), ..shipped(environment, 0) }
+        });
+        let built_ins = built_ins(lines.to_vec());
+        let unseen = built_ins.find(&HardEnvironment { framework: "another build".into(), ..hard() }, &line()).unwrap();
+        assert_eq!(unseen.estimate(units(1024), 0).empirical_bytes, 9_789 << 20, "{order:?}");
+        for shipped in &lines {
+            let own = built_ins.find(&shipped.environment, &line()).unwrap();
+            assert_eq!(own.estimate(units(1024), 0).empirical_bytes, shipped.coefficients.bytes_at(units(1024)));
+        }
+    }
+}
+
+/// Public report 13, its figures: three clips that were measured, and what a longer one was seen to need.
+fn r13_three_clips_price_a_fourth_that_needs_three_times_as_much() {
+    let clips = [(512 * 768 * 49, 13_300), (768 * 1_152 * 17, 10_200), (1_024 * 1_536 * 9, 9_800)];
+    let mega = 1_000_000;
+    let point = |(units, megabytes): (u64, u64)| Point { units, demand_bytes: megabytes * mega, analytic_bytes: 0 };
+    let fit = fit(&clips.map(point)).unwrap();
+    let costs = Costs { units: 768 * 512 * 121, analytic_bytes: 0, predicted_bytes: None };
+    let reserved = resolve(&costs, Some(&fit), None, 0).reservation_bytes;
+    assert!(reserved >= 33_900 * mega && reserved < 36_000 * mega, "33.9 GB were needed, {reserved} are reserved");
 }
