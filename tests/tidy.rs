@@ -60,10 +60,21 @@ fn assert_none(findings: &[String], rule: &str) {
 
 #[test]
 fn crates_depend_only_downwards() {
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    let members = workspace.lines().find_map(|line| line.strip_prefix("members = ")).expect("the members on one line");
+    let mut members: Vec<_> = members.split('"').skip(1).step_by(2).collect();
+    let mut known = MAY_DEPEND_ON.map(|(folder, _)| folder);
+    members.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(members, known, "every crate says here what it may depend on");
     let mut findings = Vec::new();
     for (folder, allowed) in MAY_DEPEND_ON {
         let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
-        let section = manifest.split("\n[").find(|part| part.starts_with("dependencies]")).unwrap_or_default();
+        let section = manifest.split("\n[").find(|part| part.starts_with("dependencies]")).expect("dependencies");
+        assert!(
+            !manifest.contains("[dependencies."),
+            "{folder}: write dependencies in one table, where this reads them"
+        );
         for line in section.lines() {
             if let Some(name) = line.strip_prefix("headroom-") {
                 let name = name.split(['.', ' ', '=']).next().unwrap_or_default();
