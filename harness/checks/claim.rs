@@ -210,6 +210,20 @@ pub enum Claim {
     NothingSeenIsAFailure,
 }
 
+impl std::fmt::Display for Claim {
+    /// The name as words: `demand is covered`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = format!("{self:?}");
+        for (index, letter) in name.chars().enumerate() {
+            if letter.is_uppercase() && index > 0 {
+                f.write_str(" ")?;
+            }
+            write!(f, "{}", letter.to_lowercase())?;
+        }
+        Ok(())
+    }
+}
+
 impl Claim {
     /// Finds the claim broken, in words, unless it holds.
     ///

@@ -214,7 +214,7 @@ fn as_things_are(
         let name = &check.name;
         match ended {
             Ended::Green => {}
-            Ended::Broken(claim, text) => not_green.push(format!("{name}: {claim:?}: {text}")),
+            Ended::Broken(claim, text) => not_green.push(format!("{name}: {claim}: {text}")),
             Ended::Otherwise(text) => not_green.push(format!("{name}: {text}")),
             Ended::TimedOut => not_green.push(format!("{name}: it did not end")),
         }
@@ -235,7 +235,7 @@ fn judge<'a>(
         name: point.name.to_owned(),
         harm: point.harm.to_owned(),
         place: place(point),
-        claims: claims.iter().map(|claim| format!("{claim:?}")).collect(),
+        claims: claims.iter().map(Claim::to_string).collect(),
         ..MutantGrade::default()
     };
     for (check, ended) in endings {
@@ -243,7 +243,7 @@ fn judge<'a>(
         match ended {
             Ended::Green => {}
             Ended::Broken(claim, _) if claims.contains(&claim) => grade.killed_by.push(check.to_owned()),
-            Ended::Broken(claim, text) => grade.failed_otherwise.push(format!("{check}: {claim:?}: {text}")),
+            Ended::Broken(claim, text) => grade.failed_otherwise.push(format!("{check}: {claim}: {text}")),
             Ended::Otherwise(text) => grade.failed_otherwise.push(format!("{check}: {text}")),
             Ended::TimedOut => return Err(GradingError::TimedOut { name: point.name, check: check.to_owned() }),
         }

@@ -13,6 +13,7 @@ pub(super) fn section(report: &MutantReport) -> String {
     let mut grades: Vec<&MutantGrade> = report.grades.iter().collect();
     grades.sort_by_key(|grade| (!grade.killed_by.is_empty(), &grade.name));
     html.push_str(&words(&grades));
+    report.survivors().for_each(|grade| html.push_str(&survivor(grade)));
     html.push_str(&matrix(&grades));
     html
 }
@@ -27,7 +28,6 @@ fn words(grades: &[&MutantGrade]) -> String {
         Column::Number("Reached by"),
         Column::Number("Milliseconds"),
         Column::Words("Where it stands"),
-        Column::Long("Failed otherwise"),
     ];
     let rows = grades.iter().map(|grade| {
         let killed = !grade.killed_by.is_empty();
@@ -41,10 +41,20 @@ fn words(grades: &[&MutantGrade]) -> String {
             Cell::from(grade.reached_by.len()),
             Cell::from(grade.milliseconds),
             Cell::from(&grade.place),
-            Cell::marked(grade.failed_otherwise.join("\n"), "muted"),
         ]
     });
     table(columns, rows)
+}
+
+/// What the checks that should have seen a survivor said, for whoever makes one of them see it.
+fn survivor(grade: &MutantGrade) -> String {
+    let mut html = format!("<h3>{} survived</h3>\n", Escaped(&grade.name));
+    let reached = grade.reached_by.join(", ");
+    let _ = writeln!(html, "<p>It should have been seen by: {}</p>", Escaped(reached));
+    for other in &grade.failed_otherwise {
+        let _ = writeln!(html, "<p class=\"muted\">failed for another reason: {}</p>", Escaped(other));
+    }
+    html
 }
 
 /// A row for each wrong decision, a column for each check that killed one.
