@@ -1,8 +1,10 @@
 //! Runs a calibration: the plan's cases, warm-up and measured, as one attempt.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use headroom_base::{AttemptId, Bytes, Case, Measurement, Origin, Plan, PlannedRun, Validity, Verdict, Window};
 use headroom_calibration::{
-    Attempt, AttemptError, CaseToPlan, Counted, Knowledge, PlanTerms, Record, RunningAttempt, count,
+    Attempt, AttemptError, CaseToPlan, Counted, Knowledge, PlanTerms, Record, RunningAttempt, StoreError, count,
 };
 use headroom_device::probe::Scope;
 use headroom_family::{CalibrationLine, Model};
@@ -67,6 +69,9 @@ pub enum CalibrationError {
         /// Its case.
         case: Case,
     },
+    /// What has finished of it cannot be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The attempt's own rules were broken.
     #[error(transparent)]
     Attempt(#[from] AttemptError),
@@ -114,47 +119,99 @@ pub fn weights_bytes(model: &Model) -> u64 {
     }
 }
 
-/// Runs the calibration of one model on a bench, beginning with what `record` knows.
+/// Watches a calibration, and keeps what has finished of it.
+pub trait Journal {
+    /// A run begins; `planned` runs are there in all.
+    fn begins(&mut self, run: &PlannedRun, planned: usize);
+
+    /// The attempt as it stands, when it begins, after each run, and when it ends.
+    ///
+    /// # Errors
+    /// When it cannot be kept: the calibration ends there.
+    fn stands(&mut self, attempt: &Attempt, windows: &[Window]) -> Result<(), StoreError>;
+}
+
+/// A journal that keeps nothing.
+struct Unkept<F>(F);
+
+impl<F: FnMut(&PlannedRun, usize)> Journal for Unkept<F> {
+    fn begins(&mut self, run: &PlannedRun, planned: usize) {
+        (self.0)(run, planned);
+    }
+
+    fn stands(&mut self, _: &Attempt, _: &[Window]) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// Runs the calibration of one model on a bench, beginning with what `record` knows, and keeps it nowhere.
 ///
 /// # Errors
-/// When a case cannot be priced, or a run fails: the attempt has failed then, and nothing of it counts.
+/// As [`calibrate_into`].
 pub fn calibrate(
     bench: &Bench<'_>,
     measured: MeasuredModel<'_>,
     record: Record,
     ground: Ground<'_>,
-    mut progress: impl FnMut(&PlannedRun, usize),
+    progress: impl FnMut(&PlannedRun, usize),
 ) -> Result<Calibration, CalibrationError> {
     let subject = &bench.subject;
-    let soft = subject.environment().soft;
-    let mut knowledge = Knowledge::new(record.clone(), subject.context(ground.versions), soft);
-    let cases = cases_to_plan(subject, measured, ground)?;
+    let (family, device) = (&subject.family.name, &subject.device.name);
+    let id = AttemptId(format!("{family}-{}-{device}-{}", measured.model.key, subject.allocator));
+    calibrate_into(bench, measured, (id, record), ground, &mut Unkept(progress))
+}
+
+/// Runs the calibration of one model on a bench as the attempt `id`, beginning with what the record beside it knows.
+///
+/// # Errors
+/// When a case cannot be priced, a run fails, or the journal cannot keep it: the attempt has failed then, and nothing of
+/// it counts.
+pub fn calibrate_into(
+    bench: &Bench<'_>,
+    measured: MeasuredModel<'_>,
+    (id, record): (AttemptId, Record),
+    ground: Ground<'_>,
+    journal: &mut dyn Journal,
+) -> Result<Calibration, CalibrationError> {
+    let subject = &bench.subject;
+    let environment = subject.environment();
+    let mut knowledge = Knowledge::new(record.clone(), subject.context(ground.versions), environment.soft.clone());
     let terms = PlanTerms {
-        capacity: subject.capacity_terms(bench.card.settings().total_bytes, weights_bytes(measured.model)),
+        capacity: subject
+            .capacity_terms(bench.card.settings().total_bytes, subject.locked_weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: bench.floor_bytes,
     };
+    let cases = cases_to_plan(subject, measured, ground)?;
     let plan = knowledge.plan(record.clone(), cases, ground.built_ins, terms);
-    let id = AttemptId(format!(
-        "{}-{}-{}-{}",
-        subject.family.name, measured.model.key, subject.device.name, subject.allocator
-    ));
-    let (key, environment) = (measured.model.key.clone(), subject.environment());
-    let attempt = Attempt::begin(id, key, subject.class(), environment, plan.clone());
-    let mut running = RunningAttempt::begin(attempt, knowledge.fits())?;
+    let attempt = Attempt::begin(id, measured.model.key.clone(), subject.class(), environment, plan.clone());
+    let mut running = RunningAttempt::begin(attempt.started_at(now()), knowledge.fits())?;
+    journal.stands(running.attempt(), running.windows())?;
     let runs = plan.runs();
     for run in &runs {
-        progress(run, runs.len());
-        let window = measure_run(bench, measured, &running, &plan, run, ground)?;
-        running.run_finished(run.run, vec![window])?;
+        journal.begins(run, runs.len());
+        match measure_run(bench, measured, &running, &plan, run, ground) {
+            Ok(window) => running.run_finished(run.run, vec![window])?,
+            Err(error) => {
+                let (failed, windows) = running.fail(error.to_string(), now());
+                journal.stands(&failed, &windows)?;
+                return Err(error);
+            }
+        }
+        journal.stands(running.attempt(), running.windows())?;
     }
-    let (attempt, windows) = running.finish(0).map_err(|(_, error)| error)?;
+    let (attempt, windows) = running.finish(now()).map_err(|(_, error)| error)?;
+    journal.stands(&attempt, &windows)?;
     let mut record = record;
-    record.keep_attempt(attempt.clone());
-    record.windows.extend(windows.iter().cloned());
+    record.keep_progress(attempt.clone(), windows.iter().cloned());
     knowledge.refresh(record);
     let verdicts = count(&windows, std::slice::from_ref(&attempt), knowledge.context());
     Ok(Calibration { plan, attempt, windows, verdicts, knowledge })
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// One run of an attempt, priced by the fits that were frozen when it began.
@@ -174,8 +231,13 @@ pub(crate) fn measure_run(
     let built_in = ground.built_ins.find(&hard, &priced.line);
     let estimate = running.price(&priced.line, &priced.costs, built_in.as_ref(), bench.floor_bytes);
     let scope = Scope::new(plan.measuring_allowance_bytes);
-    let request =
-        StepRequest { model: &measured.model.key, with: &[], case, working_bytes: Some(estimate.reservation_bytes) };
+    let beside = subject.locked_beside(measured.model);
+    let request = StepRequest {
+        model: &measured.model.key,
+        with: &beside,
+        case,
+        working_bytes: Some(estimate.reservation_bytes),
+    };
     let report = bench.session.measure(&scope, &request).map_err(|source| CalibrationError::Step {
         run: run.run + 1,
         planned: plan.runs().len(),

@@ -14,13 +14,13 @@ use headroom_device::cache::{Cache, CacheError, CacheSettings};
 use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, Perturbation, SimulatedCard};
 use headroom_device::probe::Hook;
-use headroom_family::{Family, SimulatedDevice};
+use headroom_family::{Family, Model, SimulatedDevice};
 use headroom_runners::{Runner, SIMULATED_FRAMEWORK, Session, SimulatedRunner, WorkspaceSteps};
 
 pub(crate) use calibrate::measure_run;
 pub use calibrate::{
-    Calibration, CalibrationError, MeasuredModel, calibrate, cases_to_plan, describe, lines_of, not_fitting,
-    weights_bytes,
+    Calibration, CalibrationError, Journal, MeasuredModel, calibrate, calibrate_into, cases_to_plan, describe,
+    lines_of, not_fitting, weights_bytes,
 };
 
 /// What a measured lock asks beyond its estimate, so that an estimate that is too low is measured all the same.
@@ -125,6 +125,22 @@ impl<'a> Subject<'a> {
         };
         let session = Session::new(self.family, cache, Arc::clone(&runner), self.environment())?;
         Ok(Bench { card, session, runner, subject: *self, floor_bytes })
+    }
+
+    /// The models that are locked beside a model whenever the pipeline runs it.
+    pub fn locked_beside(&self, model: &Model) -> Vec<String> {
+        let steps = self.family.pipeline.iter().filter(|step| step.model == model.key);
+        let mut keys: Vec<String> = steps.flat_map(|step| step.with.iter().cloned()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// The weights of a model and of those that are locked beside it.
+    pub fn locked_weights_bytes(&self, model: &Model) -> u64 {
+        let beside = self.locked_beside(model);
+        let beside = beside.iter().filter_map(|key| self.family.model(key)).map(weights_bytes);
+        weights_bytes(model) + beside.sum::<u64>()
     }
 
     /// What the card can hold beside the weights of the models that a step locks.

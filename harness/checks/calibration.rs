@@ -209,7 +209,8 @@ fn held_out_sizes_are_covered(
 pub(super) fn demand_of(bench: &Bench<'_>, model: &Model, case: &Case, estimate: Estimate) -> Result<u64, CheckError> {
     let scope = Scope::new(MEASURING_ALLOWANCE_BYTES);
     let working_bytes = Some(estimate.reservation_bytes);
-    let request = StepRequest { model: &model.key, with: &[], case: *case, working_bytes };
+    let beside = bench.subject.locked_beside(model);
+    let request = StepRequest { model: &model.key, with: &beside, case: *case, working_bytes };
     let report = bench.session.measure(&scope, &request)?;
     let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{case} left no window")))?;
     ensure(measurement.validity == Validity::Valid, || format!("{case}: {:?}", measurement.validity))?;

@@ -123,7 +123,7 @@ pub(crate) fn verdict(
     ground: Ground<'_>,
 ) -> Verdict {
     let subject = &bench.subject;
-    let terms = subject.capacity_terms(bench.card.settings().total_bytes, crate::bench::weights_bytes(model));
+    let terms = subject.capacity_terms(bench.card.settings().total_bytes, subject.locked_weights_bytes(model));
     let capacity = headroom_base::Capacity::new(terms);
     let Some((to_plan, _)) = built_in_price(subject, model, case, ground, bench.floor_bytes) else {
         return Verdict::Fits;

@@ -6,7 +6,7 @@ use headroom_family::PartlyResident;
 
 use super::{CheckError, Evidence, built_in_price, ensure, place, verdict};
 use crate::bench::MEASURING_ALLOWANCE_BYTES;
-use crate::bench::{Bench, Ground, MeasuredModel, Setup, Subject, cases_to_plan, lines_of, not_fitting, weights_bytes};
+use crate::bench::{Bench, Ground, MeasuredModel, Setup, Subject, cases_to_plan, lines_of, not_fitting};
 
 /// Checks the plans of every measured model on one device.
 ///
@@ -43,7 +43,7 @@ pub(crate) fn plan_of(
         subject.environment().soft,
     );
     let terms = headroom_calibration::PlanTerms {
-        capacity: subject.capacity_terms(subject.device.memory_bytes, weights_bytes(measured.model)),
+        capacity: subject.capacity_terms(subject.device.memory_bytes, subject.locked_weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: bench.floor_bytes,
     };
@@ -98,7 +98,8 @@ fn steps_fit_or_are_listed(subject: &Subject<'_>, ground: Ground<'_>) -> Result<
         let partly = |part: &PartlyResident| part.model == step.model && part.devices.contains(&subject.device.name);
         let partly = checks.partly_resident.iter().any(partly);
         let fits = verdict(&bench, model, &step.case, estimate, ground) == Verdict::Fits;
-        let capacity = Capacity::new(subject.capacity_terms(subject.device.memory_bytes, weights_bytes(model)));
+        let capacity =
+            Capacity::new(subject.capacity_terms(subject.device.memory_bytes, subject.locked_weights_bytes(model)));
         ensure(fits || partly || tiles, || {
             let place = place(subject);
             let (reserved, capacity) = (Bytes(estimate.reservation_bytes), SignedBytes(capacity.capacity_bytes));

@@ -1,19 +1,23 @@
 //! `calibrate`: measures a family's models on a device and shows each size measured, built in and calibrated.
 
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use headroom_base::{AttemptId, Bytes, Estimate, LineKey, PlannedRun, RunKind};
-use headroom_calibration::{BuiltIns, LineSummary, Platform, SizeRow, Store, summarize_line};
+use headroom_base::{AttemptId, Bytes, Estimate, LineKey, PlannedRun, RunKind, Window};
+use headroom_calibration::{
+    Attempt, BuiltIns, LineSummary, Platform, Record, SizeRow, Store, StoreError, summarize_line,
+};
+use headroom_family::Model;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
-use super::plan::{device_named, record_of};
+use super::plan::device_named;
 use super::terminal::Terminal;
-use crate::bench::{Calibration, Ground, MeasuredModel, Setup, Subject, calibrate as measure, lines_of, not_fitting};
+use crate::bench::{
+    Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into as measure, lines_of, not_fitting,
+};
 use crate::catalogue::Catalogue;
 use crate::pricing::estimator_versions;
 
@@ -54,15 +58,13 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
     let mut models = Vec::new();
     for (model, lines) in lines_of(&subject) {
         let measured = MeasuredModel { model, lines: &lines };
-        let record = record_of(args.store.as_deref(), &subject.class())?;
         let bench = subject.bench(&Setup::default()).map_err(|error| CliError::Value(error.to_string()))?;
-        let mut progress = Progress::new(&model.key, terminal);
-        let calibration = measure(&bench, measured, record, ground, |run, planned| progress.begins(run, planned))?;
-        progress.finish();
-        let mut answer = answer(&model.key, &calibration, ground.built_ins);
-        if let Some(folder) = &args.store {
-            answer.attempt_id = keep(folder, &subject, calibration)?;
-        }
+        let progress = Progress::new(&model.key, terminal);
+        let mut journal = Kept { store: args.store.as_deref().map(Store::open), subject, progress };
+        let begun = journal.begun(model)?;
+        let calibration = measure(&bench, measured, begun, ground, &mut journal)?;
+        journal.progress.finish();
+        let answer = answer(&model.key, &calibration, ground.built_ins);
         models.push(answer);
     }
     let stored = args.store.as_ref().map(|folder| Store::open(folder).path(&subject.class()).display().to_string());
@@ -75,27 +77,47 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
     Ok(Exit::Success)
 }
 
-/// Keeps an attempt under a name that no earlier one has, and tells it.
-fn keep(folder: &Path, subject: &Subject<'_>, calibration: Calibration) -> Result<AttemptId, CliError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (mut attempt, mut windows) = (calibration.attempt, calibration.windows);
-    attempt.ended_unix_seconds = Some(now);
-    let name = Store::open(folder).update(&subject.class(), |record| {
-        let base = format!("{}-{now}", attempt.id);
+/// Shows how far a calibration is and keeps it after every run, where there is a store.
+struct Kept<'s, 't, 'w> {
+    store: Option<Store>,
+    subject: Subject<'s>,
+    progress: Progress<'t, 'w>,
+}
+
+impl Kept<'_, '_, '_> {
+    /// The attempt's name, which no earlier one has, and what is known when it begins. An attempt that an earlier
+    /// process left running has broken off.
+    fn begun(&self, model: &Model) -> Result<(AttemptId, Record), CliError> {
+        let Subject { family, device, allocator } = self.subject;
+        let class = self.subject.class();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let base = format!("{}-{}-{}-{allocator}-{now}", family.name, model.key, device.name);
+        let record = match &self.store {
+            None => Record::empty(class),
+            Some(store) => store.update(&class, |record| {
+                record.break_off_all_but(&[]);
+                record.clone()
+            })?,
+        };
         let mut names = std::iter::once(base.clone()).chain((2_u64..).map(|number| format!("{base}-{number}")));
         let is_free = |name: &String| !record.attempts.iter().any(|kept| kept.id.0 == *name);
         // The numbers never end, so a name is found.
         let name = names.find(is_free).unwrap_or(base);
-        attempt.id = AttemptId(name);
-        for window in &mut windows {
-            window.attempt_id = Some(attempt.id.clone());
-        }
-        let name = attempt.id.clone();
-        record.keep_attempt(attempt);
-        record.windows.extend(windows);
-        name
-    })?;
-    Ok(name)
+        Ok((AttemptId(name), record))
+    }
+}
+
+impl Journal for Kept<'_, '_, '_> {
+    fn begins(&mut self, run: &PlannedRun, planned: usize) {
+        self.progress.begins(run, planned);
+    }
+
+    fn stands(&mut self, attempt: &Attempt, windows: &[Window]) -> Result<(), StoreError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        store.update(&self.subject.class(), |record| {
+            record.keep_progress(attempt.clone(), windows.iter().cloned());
+        })
+    }
 }
 
 fn answer(model: &str, calibration: &Calibration, built_ins: &BuiltIns) -> ModelAnswer {

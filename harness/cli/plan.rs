@@ -13,7 +13,7 @@ use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
-use crate::bench::{Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Subject, cases_to_plan, lines_of, weights_bytes};
+use crate::bench::{Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Subject, cases_to_plan, lines_of};
 use crate::catalogue::{Catalogue, device_of};
 use crate::pricing::estimator_versions;
 
@@ -120,7 +120,7 @@ fn plan_of(
 ) -> Result<Plan, CliError> {
     let cases = cases_to_plan(subject, measured, ground)?;
     let terms = PlanTerms {
-        capacity: subject.capacity_terms(subject.device.memory_bytes, weights_bytes(measured.model)),
+        capacity: subject.capacity_terms(subject.device.memory_bytes, subject.locked_weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: headroom_base::DEFAULT_DEVICE_WORKING_BYTES,
     };

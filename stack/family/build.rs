@@ -18,7 +18,9 @@ fn main() -> io::Result<()> {
     for path in &paths {
         println!("cargo::rerun-if-changed={}", path.display());
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        source.push_str(&format!("    ({name:?}, include_str!({:?})),\n", path.display().to_string()));
+        // Relative to the crate, so that a moved checkout finds its own files.
+        let at = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?})", format!("/../../families/{name}"));
+        source.push_str(&format!("    ({name:?}, include_str!({at})),\n"));
     }
     source.push_str("];\n");
     let out = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("cargo sets OUT_DIR"))?;

@@ -4,9 +4,7 @@ use headroom_base::{AttemptId, Plan, PlannedRun, Window};
 use headroom_calibration::{Attempt, Knowledge, PlanTerms, Record, RunningAttempt};
 
 use super::stage::Stage;
-use crate::bench::{
-    Bench, CalibrationError, MEASURING_ALLOWANCE_BYTES, MeasuredModel, cases_to_plan, measure_run, weights_bytes,
-};
+use crate::bench::{Bench, CalibrationError, MEASURING_ALLOWANCE_BYTES, MeasuredModel, cases_to_plan, measure_run};
 use crate::checks::CheckError;
 
 /// An attempt under way.
@@ -27,7 +25,7 @@ impl<'a> Stage<'a> {
     pub(super) fn plan_terms(&self, bench: &Bench<'_>) -> PlanTerms {
         let total_bytes = bench.card.settings().total_bytes;
         PlanTerms {
-            capacity: self.subject.capacity_terms(total_bytes, weights_bytes(self.model)),
+            capacity: self.subject.capacity_terms(total_bytes, self.subject.locked_weights_bytes(self.model)),
             measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
             floor_bytes: bench.floor_bytes,
         }
