@@ -178,13 +178,13 @@ impl Plan {
         let cases = ordered
             .into_iter()
             .map(|priced| {
-                let allowance_bytes = mutant!(
+                let added_bytes = mutant!(
                     "plan_without_the_measuring_allowance",
                     "a size is planned whose measured lock asks for more than the card has",
                     right: allowance_bytes,
                     wrong: 0,
                 );
-                let asked_bytes = priced.estimate.reservation_bytes.saturating_add(allowance_bytes);
+                let asked_bytes = priced.estimate.reservation_bytes.saturating_add(added_bytes);
                 let needed_bytes = mutant!(
                     "plan_below_the_floor",
                     "a size is planned for which the cache would have to break into the card's own working memory",
