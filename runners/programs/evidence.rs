@@ -67,9 +67,13 @@ impl Compared {
         self.allocated_error_bytes() as f64 / self.allocated_bytes.1.max(1) as f64
     }
 
-    /// The error of the reserved peak as a share of the largest recorded one.
+    /// The error of the reserved peak as a share of the largest recorded one, or of a growth step where nothing grew.
     pub fn reserved_error(&self) -> f64 {
-        self.reserved_error_bytes() as f64 / self.reserved_bytes.1.max(1) as f64
+        let whole = match self.reserved_bytes.1 {
+            0 => self.allocator.growth_step_bytes(),
+            recorded => recorded,
+        };
+        self.reserved_error_bytes() as f64 / whole as f64
     }
 
     /// Whether the allocated peak is within 2 %.

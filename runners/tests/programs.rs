@@ -6,6 +6,7 @@ mod programs {
     mod cases;
     mod convolutions;
     mod edges;
+    mod pool_bound;
     mod published;
     mod readme;
     mod scaling;

@@ -11,10 +11,14 @@
 //!   grew by since it was last emptied (or on what came back since, if that is less) a share is charged that rises with
 //!   each doubling of what came back, and a base.
 //!
-//! The numbers are round ones among those that no window of `windows.jsonl` and `windows-options.jsonl` exceeds and that
-//! have the least excess at the median of each file and of `windows-held-out.jsonl`. Numbers chosen on the first two files
-//! alone are not exceeded in the third either. At the median of the windows the bound lies 13 % above the first file's,
-//! 25 % above the second's (tiled decodes, mostly) and 18 % above the third's.
+//! The numbers are round ones among those that no window of `windows.jsonl` and `windows-options.jsonl` exceeds (but the
+//! one in which cuDNN searched for convolutions and took all that the card had left: no bound holds there) and that have
+//! the least excess at the median of each file and of `windows-held-out.jsonl`. Numbers chosen on the first two files
+//! alone are not exceeded in the third either. `windows-fresh.jsonl` was recorded after that: 6 of its 249 windows, those
+//! of one small text encode, reserved one step where the bound said none. That an operation which hands memory out again
+//! grows the pool by one step at least was put in then, so that the fourth file is no test of that rule. At the median of
+//! the windows the bound lies 14 % above the first file's, 25 % above the second's (tiled decodes, mostly), 19 % above
+//! the third's and 15 % above the fourth's; over all of them 17 %.
 
 use headroom_base::{MIB, mutant};
 
@@ -46,11 +50,14 @@ pub(super) struct Excess {
 
 impl Excess {
     fn target_bytes(&self) -> u64 {
-        let fragmented = self.grown_bytes.min(self.returned_bytes);
+        // What weights left of their last step was seen to serve an operation, and was seen not to: the bound takes the
+        // worse, and has it grow by one step at least.
+        let grown_bytes = self.grown_bytes.max(STEP_BYTES);
+        let fragmented = grown_bytes.min(self.returned_bytes);
         if fragmented == 0 {
             return 0;
         }
-        let doublings = doublings_per_mille(self.returned_bytes / 1_000, self.grown_bytes / 1_000);
+        let doublings = doublings_per_mille(self.returned_bytes / 1_000, grown_bytes / 1_000);
         let share = mutant!(
             "stream_ordered_bound_without_fragmentation",
             "what is called a bound lies under what the driver's pool was seen to reserve",
@@ -198,6 +205,7 @@ mod tests {
                 / MIB
         };
         assert_eq!(charged(22_752, 0), 0);
+        assert_eq!([1, 18, 500].map(|returned| charged(0, returned)), [32, 32, 32], "nothing grew, and a step may");
         assert_eq!([1_024, 4_096, 65_536].map(|returned| charged(1_024, returned)), [128, 224, 448]);
     }
 }
