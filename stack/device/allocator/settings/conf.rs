@@ -17,16 +17,24 @@ const MODELLED: [&str; 8] = [
     "roundup_power2_divisions",
 ];
 
-/// Keys that PyTorch 2.11 knows and that change nothing here, with the reason.
-const UNMODELLED: [(&str, &str); 8] = [
-    ("graph_capture_record_stream_reuse", "nothing is captured into a graph here"),
-    ("pinned_num_register_threads", "it concerns host memory"),
-    ("pinned_reserve_segment_size_mb", "it concerns host memory"),
-    ("pinned_use_background_threads", "it concerns host memory"),
-    ("pinned_use_cuda_host_register", "it concerns host memory"),
-    ("pinned_use_hip_host_register", "it concerns host memory"),
-    ("release_lock_on_cudamalloc", "it concerns waiting threads, not memory"),
-    ("release_lock_on_hipmalloc", "it concerns waiting threads, not memory"),
+/// What the value of a key without effect must look like.
+#[derive(Clone, Copy)]
+enum Form {
+    Flag,
+    WholeNumber,
+    PowerOfTwo,
+}
+
+/// Keys that PyTorch 2.11 knows and that change nothing here, with the values it takes and the reason.
+const UNMODELLED: [(&str, Form, &str); 8] = [
+    ("graph_capture_record_stream_reuse", Form::Flag, "nothing is captured into a graph here"),
+    ("pinned_num_register_threads", Form::PowerOfTwo, "it concerns host memory"),
+    ("pinned_reserve_segment_size_mb", Form::WholeNumber, "it concerns host memory"),
+    ("pinned_use_background_threads", Form::Flag, "it concerns host memory"),
+    ("pinned_use_cuda_host_register", Form::Flag, "it concerns host memory"),
+    ("pinned_use_hip_host_register", Form::Flag, "it concerns host memory"),
+    ("release_lock_on_cudamalloc", Form::Flag, "it concerns waiting threads, not memory"),
+    ("release_lock_on_hipmalloc", Form::Flag, "it concerns waiting threads, not memory"),
 ];
 
 /// `max_split_size_mb` and `max_non_split_rounding_mb` are refused below the size of a large segment.
@@ -44,16 +52,18 @@ pub(super) fn parse(variable: &str, text: &str) -> Result<Settings, SettingsErro
             value: value.unwrap_or_default().to_owned(),
             problem,
         };
-        if let Some((_, reason)) = UNMODELLED.iter().find(|(known, _)| *known == key) {
-            settings.notes.push(format!("{key} has no effect here: {reason}"));
-            continue;
-        }
-        if !MODELLED.contains(&key) {
-            let mut known: Vec<_> = MODELLED.into_iter().chain(UNMODELLED.iter().map(|(key, _)| *key)).collect();
+        let unmodelled = UNMODELLED.iter().find(|(known, ..)| *known == key);
+        if unmodelled.is_none() && !MODELLED.contains(&key) {
+            let mut known: Vec<_> = MODELLED.into_iter().chain(UNMODELLED.iter().map(|(key, ..)| *key)).collect();
             known.sort_unstable();
             return Err(refuse(Problem::UnknownKey { known }));
         }
         let value = value.filter(|value| !value.is_empty()).ok_or_else(|| refuse(Problem::NoValue))?;
+        if let Some((_, form, reason)) = unmodelled {
+            check(*form, value).map_err(refuse)?;
+            settings.notes.push(format!("{key} has no effect here: {reason}"));
+            continue;
+        }
         let outcome = match key {
             "backend" => backend(value).map(|is_pool| pooled = is_pool),
             "expandable_segments" => boolean(value).map(|on| expandable = on),
@@ -73,6 +83,14 @@ pub(super) fn parse(variable: &str, text: &str) -> Result<Settings, SettingsErro
         settings = Settings { notes: settings.notes, ..Settings::of_kind(AllocatorKind::CudaMallocAsync) };
     }
     Ok(settings)
+}
+
+fn check(form: Form, value: &str) -> Result<(), Problem> {
+    match form {
+        Form::Flag => boolean(value).map(drop),
+        Form::WholeNumber => mebibytes(value, 1).map(drop),
+        Form::PowerOfTwo => power_of_two(value).filter(|&number| number > 0).map(drop).ok_or(Problem::NotAPowerOfTwo),
+    }
 }
 
 fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(), Problem> {
@@ -239,6 +257,10 @@ mod tests {
     #[test]
     fn refusals_name_variable_key_and_value() {
         for (text, key, value) in [
+            ("pinned_use_background_threads:yes", "pinned_use_background_threads", "yes"),
+            ("pinned_reserve_segment_size_mb:0", "pinned_reserve_segment_size_mb", "0"),
+            ("pinned_num_register_threads:3", "pinned_num_register_threads", "3"),
+            ("release_lock_on_cudamalloc", "release_lock_on_cudamalloc", ""),
             ("max_split_size_md:64", "max_split_size_md", "64"),
             ("max_split_size_mb:19", "max_split_size_mb", "19"),
             ("max_split_size_mb", "max_split_size_mb", ""),
