@@ -117,7 +117,8 @@ impl Fields<'_, '_> {
 
     fn text(&self, field: &'static str) -> Result<String, ShapeError> {
         let text = self.pickle.text(self.required(field)?).ok_or_else(|| self.wrong(field, "text"))?;
-        Ok(text.into_owned())
+        // Texts are printed on terminals, where control characters of a stranger's file would act.
+        Ok(text.replace(char::is_control, "\u{fffd}"))
     }
 
     fn flag(&self, field: &'static str) -> Result<bool, ShapeError> {
@@ -180,7 +181,7 @@ impl Reader<'_, '_> {
         let Value::Dict(entries) = self.pickle.value(top.dict) else { return };
         for (key, _) in entries {
             if let Some(key) = self.pickle.text(*key).filter(|key| !KNOWN.contains(&key.as_ref())) {
-                self.unknown(format!("key `{key}`"));
+                self.unknown(format!("key `{}`", key.replace(char::is_control, "\u{fffd}")));
             }
         }
     }

@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 
 crate::claims![
     a_file_beyond_a_limit_is_refused_and_one_at_it_is_read,
+    control_characters_of_a_file_reach_no_terminal,
     a_file_that_repeats_one_opcode_without_end_is_refused_long_before_its_end,
     values_are_those_another_reader_of_pickles_gives,
     the_recorded_snapshots_have_the_figures_python_computes_from_them,
@@ -288,6 +289,15 @@ fn a_tower_of_shared_lists_and_a_deep_nest_are_read_in_no_time_and_refused() {
     assert!(error.contains("something else"), "{error}");
     let deep = [b"\x80\x04".to_vec(), vec![b']'; 1_000_000], vec![b'a'; 999_999], b".".to_vec()].concat();
     assert!(snapshot::parse(Path::new("deep.pickle"), &deep, Limits::USUAL).is_err());
+}
+
+fn control_characters_of_a_file_reach_no_terminal() {
+    let mut live = block(0, 512, "active_allocated");
+    live["frames"] = json!([{"name": "load\u{1b}[2J", "filename": "a\u{7}.py", "line": 1}]);
+    let snapshot = made(&json!({"segments": [segment(0, &[live])], "\u{1b}]0;": 1})).unwrap();
+    let shown = format!("{:?}{:?}", snapshot.stacks, snapshot.warnings().iter().map(ToString::to_string));
+    assert!(shown.contains("load\u{fffd}[2J") && shown.contains("a\u{fffd}.py"), "{shown}");
+    assert!(!snapshot.unknown.keys().any(|word| word.contains(char::is_control)), "{:?}", snapshot.unknown);
 }
 
 /// What a few megabytes of gzip unpack to: a gigabyte of marks, of notes to remember one value, of references to it.
