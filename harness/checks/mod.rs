@@ -4,6 +4,7 @@ mod calibration;
 mod capacity;
 mod claim;
 pub mod invariants;
+mod left_out;
 mod perturbed;
 mod pipeline;
 mod plan;

@@ -6,6 +6,7 @@ use headroom_reports::{EstimateRecord, FamilySummary, FitRecord, Report, WindowR
 
 use headroom_family::Family;
 
+use super::left_out::left_out_sizes;
 use super::{CheckError, Evidence, ensure, reserved_and_needed};
 use crate::pricing::predicted_bytes;
 
@@ -42,6 +43,7 @@ pub fn recorded(
         let summary = summary_of(family, &usual, &knowledge, &environment, built_ins)?;
         fitted_lines_are_shipped(&knowledge, &environment, built_ins)?;
         evidence.notes.extend(summary.estimates.iter().filter_map(short));
+        evidence.notes.extend(left_out_sizes(&family.name, allocator, &usual, knowledge.verdicts())?);
         evidence.summaries.push(summary);
         evidence.seen += usual.len();
         evidence.windows.extend(usual);

@@ -25,6 +25,7 @@ fn every_shipped_family_is_there_and_free_of_mistakes() {
         "regressions",
         "sd15",
         "sd3",
+        "sdxl-img2img",
         "sdxl",
         "taesd",
         "text-encoders",
@@ -112,7 +113,7 @@ fn one_line_runs_wider_than_its_model_is_stored() {
 
 #[test]
 fn an_operation_finds_the_model_that_the_calibration_measures() {
-    let family = shipped().into_iter().find(|family| family.name == "sdxl").unwrap();
+    let family = shipped().into_iter().find(|family| family.name == "sdxl-img2img").unwrap();
     let found = Operation::ALL.map(|operation| family.model_for(operation).unwrap().key.as_str());
     assert_eq!(found, ["text_encoder_2", "unet", "vae", "vae"]);
 }

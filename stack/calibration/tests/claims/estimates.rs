@@ -234,5 +234,8 @@ fn r13_three_clips_price_a_fourth_that_needs_three_times_as_much() {
     let fit = fit(&clips.map(point)).unwrap();
     let costs = Costs { units: 768 * 512 * 121, analytic_bytes: 0, predicted_bytes: None };
     let reserved = resolve(&costs, Some(&fit), None, 0).reservation_bytes;
-    assert!(reserved >= 33_900 * mega && reserved < 36_000 * mega, "33.9 GB were needed, {reserved} are reserved");
+    assert!(
+        reserved >= 33_900 * mega && reserved < 36_000 * mega,
+        "33,900 million bytes were needed, {reserved} are reserved"
+    );
 }

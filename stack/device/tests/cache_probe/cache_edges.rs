@@ -91,7 +91,7 @@ fn weights_do_not_break_up_idle_segments_that_the_working_memory_needs() {
         let locked = rig.lock("vae", 7_800);
         assert_eq!((locked.report().missing_bytes, locked.report().pressure.clone()), (0, None));
         let now = budget(&rig.device.figures().unwrap(), Some(7_800 * MIB), 0, Cap::Unlimited);
-        assert!(now.budget_bytes >= 0, "{idle_mib} MiB idle: {now:?}");
+        assert!(now.budget_bytes >= 0, "idle MiB: {idle_mib}, {now:?}");
         assert!(rig.device.allocate(7_800 * MIB).is_ok(), "the lock was granted, and its operation runs out of memory");
     }
 }
@@ -157,7 +157,7 @@ fn what_segments_hold_beyond_the_weights_is_made_up_for_by_others() {
         rig.cache.add(in_pieces("m", kib * 1_024)).unwrap();
         let locked = rig.lock("m", 3_000);
         assert_eq!((locked.report().missing_bytes, locked.report().pressure.clone()), (0, None));
-        assert!(rig.card.free_bytes() >= 2_999 * MIB, "{kib} KiB: {} MiB are free", rig.card.free_bytes() / MIB);
+        assert!(rig.card.free_bytes() >= 2_999 * MIB, "pieces of {kib} KiB, free MiB: {}", rig.card.free_bytes() / MIB);
         assert!(rig.resident_mib("other") > 1_900, "{kib} KiB: more than needed was moved off");
     }
 }
