@@ -51,18 +51,17 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
         world.catalogue.family(name)?;
     }
     let wanted = |family: &str| args.family.is_empty() || args.family.iter().any(|name| name == family);
+    let every = trials(world);
     for name in &args.device {
-        let families = world.catalogue.families().iter().filter(|family| wanted(&family.name));
-        let found: Vec<_> = families.map(|family| device_of(family, name)).collect();
-        if found.iter().all(Result::is_err)
-            && let Some(Err(error)) = found.into_iter().next()
-        {
-            return Err(error.into());
+        let known = |trial: &Trial| wanted(&trial.family().name) && trial.device().eq_ignore_ascii_case(name);
+        let first = world.catalogue.families().iter().find(|family| wanted(&family.name));
+        if let (false, Some(family)) = (every.iter().any(known), first) {
+            device_of(family, name)?;
         }
     }
     let here =
         |device: &str| args.device.is_empty() || args.device.iter().any(|name| name.eq_ignore_ascii_case(device));
-    let all = trials(world).into_iter().filter(|trial| wanted(&trial.family().name) && here(trial.device()));
+    let all = every.into_iter().filter(|trial| wanted(&trial.family().name) && here(trial.device()));
     let shard = Shard::from_environment().map_err(|error| CliError::Value(error.to_string()))?;
     let chosen = shard.share(all.collect());
     if chosen.is_empty() {
