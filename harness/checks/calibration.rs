@@ -223,11 +223,11 @@ pub(super) fn summary_of(subject: &Subject<'_>, calibration: &Calibration, groun
         line: line.clone(),
         environment: subject.environment(),
         range: user.fit.range,
-        user: Some(user.fit.coefficients.clone()),
+        user: Some(user.fit.coefficients),
         built_in: ground
             .built_ins
             .find(&hard, line)
-            .and_then(|built_in| built_in.lines().next().map(|shipped| shipped.coefficients.clone())),
+            .and_then(|built_in| built_in.lines().next().map(|shipped| shipped.coefficients)),
     });
     let mut fits: Vec<FitRecord> = fits.collect();
     fits.sort_by(|left, right| left.line.cmp(&right.line));

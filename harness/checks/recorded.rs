@@ -167,10 +167,10 @@ fn fits_of(knowledge: &Knowledge, environment: &Environment, built_ins: &BuiltIn
             line: line.clone(),
             environment: environment.clone(),
             range: user.fit.range,
-            user: Some(user.fit.coefficients.clone()),
+            user: Some(user.fit.coefficients),
             built_in: built_ins
                 .find(&environment.hard, line)
-                .and_then(|built_in| built_in.lines().next().map(|shipped| shipped.coefficients.clone())),
+                .and_then(|built_in| built_in.lines().next().map(|shipped| shipped.coefficients)),
         })
         .collect();
     fits.sort_by(|left, right| left.line.cmp(&right.line));
