@@ -67,7 +67,7 @@ const INVARIANTS: [&str; 11] = [
     "store",
     "windows",
 ];
-const INVARIANTS_WITHOUT_A_MODEL: [&str; 4] = ["reports", "shipping", "snapshots", "trials"];
+const INVARIANTS_WITHOUT_A_MODEL: [&str; 5] = ["allocator", "reports", "shipping", "snapshots", "trials"];
 
 /// The families that must be there; a new file adds to them.
 const FAMILIES: [&str; 13] = [

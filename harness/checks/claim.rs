@@ -177,6 +177,15 @@ pub enum Claim {
     /// Weights, context and reservation are enough.
     ReservationIsEnough,
 
+    /// Every counter of the allocator is the recorded one after every step of the recordings.
+    AllocatorCountsAsRecorded,
+    /// What another process holds cannot be had.
+    OthersMemoryCannotBeHad,
+    /// A map that fails half-way keeps nothing.
+    FailedMapKeepsNothing,
+    /// The bound on the driver's own pool covers what comes and goes in it.
+    PoolBoundCoversWhatComesAndGoes,
+
     /// A report of a newer format is refused.
     NewerReportIsRefused,
     /// A report is replaced whole.

@@ -142,6 +142,28 @@ pub(super) const REASONS: &[(Claim, &[&str])] = &[
         &["submodel_dropped_from_a_key", "warning_prints_what_was_asked", "warning_repeated", "floor_ignored"],
     ),
     (Claim::FailedLockIsNotCounted, &["failed_lock_stays_counted"]),
+    // ---- allocator and simulated card ----
+    (
+        Claim::AllocatorCountsAsRecorded,
+        &[
+            "allocator_collects_garbage_of_any_age",
+            "allocator_freed_block_not_merged_with_the_one_before",
+            "allocator_growable_size_ignored",
+            "allocator_keeps_free_segments_when_emptied",
+            "allocator_keeps_the_last_whole_page",
+            "allocator_limit_not_checked",
+            "allocator_segments_not_rounded",
+            "allocator_small_request_takes_an_oversize_block",
+            "allocator_splits_large_blocks_for_any_remainder",
+            "allocator_takes_more_than_the_best_fit",
+            "idle_segments_not_given_back",
+            "out_of_memory_not_counted",
+            "retry_not_counted",
+        ],
+    ),
+    (Claim::OthersMemoryCannotBeHad, &["simulated_card_ignores_other_processes"]),
+    (Claim::FailedMapKeepsNothing, &["simulated_card_keeps_pages_of_a_failed_map"]),
+    (Claim::PoolBoundCoversWhatComesAndGoes, &["stream_ordered_bound_without_fragmentation"]),
     // ---- reports, shipped data, snapshots ----
     (Claim::NewerReportIsRefused, &["newer_report_read"]),
     (Claim::ReportIsReplacedWhole, &["report_not_atomic"]),

@@ -4,6 +4,7 @@
 //! then what must hold is looked at. They run as trials of every family, one trial an area, and one by one where
 //! wrong decisions are graded.
 
+mod allocator;
 mod attempt;
 mod attempts;
 mod display;
@@ -97,7 +98,8 @@ macro_rules! general {
 use general;
 
 /// Every area that needs no family's models.
-pub const EVERYWHERE: [GeneralArea; 4] = [
+pub const EVERYWHERE: [GeneralArea; 5] = [
+    GeneralArea { name: "allocator", invariants: allocator::ALL },
     GeneralArea { name: "reports", invariants: reports::ALL },
     GeneralArea { name: "shipping", invariants: shipping::ALL },
     GeneralArea { name: "snapshots", invariants: snapshots::ALL },

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use headroom_reports::snapshot::{Limits, Snapshot, SnapshotError, parse};
+use headroom_reports::snapshot::{Limits, PickleError, Snapshot, SnapshotError, parse};
 
 use super::shipping::said;
 use crate::checks::{CheckError, Claim};
@@ -25,14 +25,17 @@ fn a_file_beyond_a_limit_is_refused(_: &World) -> Result<(), CheckError> {
     read(Limits::USUAL).map_err(said)?;
     let limits = [
         ("unpacked bytes", Limits { bytes: 1_000, ..Limits::USUAL }),
-        ("values", Limits { values: 1_000, ..Limits::USUAL }),
         ("blocks and events", Limits { records: 1_000, ..Limits::USUAL }),
     ];
     for (what, limits) in limits {
         let refused = read(limits).is_err();
         Claim::SnapshotHasLimits.holds(refused, || format!("a snapshot with too many {what} was read"))?;
     }
-    Ok(())
+    // A list of ones, with nothing in it that is counted but values.
+    let list = [b"\x80\x02](".as_slice(), &b"K\x01".repeat(2_000), b"e."].concat();
+    let outcome = parse(Path::new("list.pickle"), &list, Limits { values: 1_000, ..Limits::USUAL });
+    let refused = matches!(outcome, Err(SnapshotError::Pickle { source: PickleError::TooLarge { .. }, .. }));
+    Claim::SnapshotHasLimits.holds(refused, || "a pickle with too many values was read".to_owned())
 }
 
 fn what_lies_beside_a_live_block_is_stranded(_: &World) -> Result<(), CheckError> {
