@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headroom_base::{AllocatorKind, Bytes};
-use headroom_device::readers::{DriverReader, Platform, ProcessReader, UnknownReader};
+use headroom_device::readers::{DriverReader, NvmlDevice, Platform, ProcessReader, UnknownReader, nvml_devices};
 use serde::Serialize;
 
 use super::args::DevicesArgs;
@@ -72,7 +72,10 @@ pub(super) fn devices(
 
 /// The GPUs of this machine, or why there is none.
 fn attached() -> Result<Vec<Attached>, String> {
-    Err("no CUDA device: this build has no CUDA driver, so families run on simulated devices".to_owned())
+    let listed = nvml_devices().map_err(|error| format!("no CUDA device: {error}"))?;
+    let attached =
+        listed.into_iter().map(|NvmlDevice { uuid, name, total_bytes }| Attached { name, uuid, total_bytes });
+    Ok(attached.collect())
 }
 
 fn simulated(catalogue: &Catalogue) -> Vec<Simulated> {
@@ -111,6 +114,9 @@ fn readers() -> Vec<Reader> {
 fn print(listing: &Listing, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     if let Some(reason) = &listing.no_device {
         terminal.line(reason)?;
+    }
+    if !listing.devices.is_empty() {
+        terminal.line("This build drives simulated devices only. Listed by NVIDIA's management library:")?;
     }
     for device in &listing.devices {
         terminal.line(format!("{} ({}), {}", device.name, device.uuid, Bytes(device.total_bytes)))?;

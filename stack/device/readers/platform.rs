@@ -8,7 +8,7 @@ use crate::device::DeviceMemory;
 /// The interfaces through which platforms tell what a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Platform {
-    /// NVIDIA's management library.
+    /// NVIDIA's management library; see [`NvmlReader`](super::NvmlReader).
     Nvml,
     /// `/proc/self/fdinfo` of the amdgpu kernel driver.
     AmdgpuFdinfo,

@@ -1,0 +1,144 @@
+//! NVIDIA's management library: what a process holds on the device of a UUID. Loaded at run time.
+
+use headroom_base::Reading;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+
+use super::{ProcessReader, ReaderError, figure};
+use crate::device::DeviceMemory;
+
+const NAME: &str = "nvml";
+
+/// A GPU as the management library lists it. Its place in the list is not CUDA's ordinal: only the UUID names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmlDevice {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// All its memory, the driver's own part included (615 MiB more than the driver API says on an H200).
+    pub total_bytes: u64,
+}
+
+/// Reads the own process's bytes on one device.
+#[derive(Debug)]
+pub struct NvmlReader {
+    library: Nvml,
+    uuid: String,
+    process: u32,
+}
+
+impl NvmlReader {
+    /// A reader for the device of this UUID.
+    ///
+    /// # Errors
+    /// When the library is not there, or knows no such device.
+    pub fn open(uuid: impl Into<String>) -> Result<Self, ReaderError> {
+        let (library, uuid) = (load()?, uuid.into());
+        library.device_by_uuid(uuid.as_str()).map_err(|error| broken(&error))?;
+        Ok(Self { library, uuid, process: std::process::id() })
+    }
+}
+
+impl ProcessReader for NvmlReader {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn verified(&self) -> bool {
+        false
+    }
+
+    fn read(&mut self, _memory: &mut dyn DeviceMemory) -> Result<Reading, ReaderError> {
+        let device = self.library.device_by_uuid(self.uuid.as_str()).map_err(|error| broken(&error))?;
+        match device.running_compute_processes() {
+            Ok(processes) => {
+                let listed = processes.iter().map(|process| (process.pid, used(&process.used_gpu_memory)));
+                Ok(held_by(self.process, listed))
+            }
+            Err(error) if is_denied(&error) => Ok(Reading::Unknown),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+}
+
+/// Every GPU that the management library lists.
+///
+/// # Errors
+/// When the library is not there, or cannot be asked.
+pub fn nvml_devices() -> Result<Vec<NvmlDevice>, ReaderError> {
+    let library = load()?;
+    let count = library.device_count().map_err(|error| broken(&error))?;
+    let describe = |index| {
+        let device = library.device_by_index(index)?;
+        let total_bytes = device.memory_info()?.total;
+        Ok(NvmlDevice { uuid: device.uuid()?, name: device.name()?, total_bytes })
+    };
+    (0..count).map(describe).collect::<Result<_, NvmlError>>().map_err(|error| broken(&error))
+}
+
+fn load() -> Result<Nvml, ReaderError> {
+    Nvml::init().map_err(|error| ReaderError {
+        reader: NAME,
+        reason: format!("libnvidia-ml.so, which comes with NVIDIA's driver, cannot be used: {error}"),
+    })
+}
+
+fn broken(error: &NvmlError) -> ReaderError {
+    ReaderError { reader: NAME, reason: error.to_string() }
+}
+
+/// Containers, MIG and WSL deny the list or do not have it: then nothing is known.
+const fn is_denied(error: &NvmlError) -> bool {
+    matches!(error, NvmlError::NotSupported | NvmlError::NoPermission | NvmlError::NotFound)
+}
+
+const fn used(memory: &UsedGpuMemory) -> Reading {
+    match memory {
+        UsedGpuMemory::Unavailable => Reading::Unknown,
+        UsedGpuMemory::Used(bytes) => Reading::Bytes(*bytes),
+    }
+}
+
+/// What the list has a process down for. A process that is not listed (other process numbers in a container) or whose
+/// figure is not available is unknown.
+fn held_by(process: u32, listed: impl Iterator<Item = (u32, Reading)>) -> Reading {
+    let own = listed.filter(|(pid, _)| *pid == process).map(|(_, reading)| reading.known());
+    own.flatten().map(figure).next().unwrap_or(Reading::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_process_is_read_and_what_is_not_said_is_unknown() {
+        let gib = 1 << 30;
+        let cases = [
+            (vec![(7, Reading::Bytes(gib)), (8, Reading::Bytes(5))], Reading::Bytes(gib)),
+            (vec![(8, Reading::Bytes(5))], Reading::Unknown),
+            (vec![(7, Reading::Unknown)], Reading::Unknown),
+            (vec![(7, Reading::Bytes(u64::MAX))], Reading::Unknown),
+            (vec![(7, Reading::Bytes(0))], Reading::Bytes(0)),
+            (Vec::new(), Reading::Unknown),
+        ];
+        for (listed, expected) in cases {
+            assert_eq!(held_by(7, listed.clone().into_iter()), expected, "{listed:?}");
+        }
+        assert_eq!(used(&UsedGpuMemory::Unavailable), Reading::Unknown);
+    }
+
+    #[test]
+    fn denied_lists_are_unknown_and_other_failures_are_said() {
+        assert!(is_denied(&NvmlError::NotSupported) && is_denied(&NvmlError::NoPermission));
+        assert!(!is_denied(&NvmlError::GpuLost) && !is_denied(&NvmlError::Unknown));
+    }
+
+    #[test]
+    fn a_machine_without_the_library_gets_its_name_and_no_panic() {
+        if let Err(error) = nvml_devices() {
+            assert!(error.to_string().contains("nvml"), "{error}");
+        }
+    }
+}
