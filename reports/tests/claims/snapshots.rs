@@ -328,6 +328,11 @@ fn a_file_beyond_a_limit_is_refused_and_one_at_it_is_read() {
     assert!(error.contains("large.pickle") && error.contains("more than 1203 blocks"), "{error}");
     let error = read(Limits { values: 1_000, ..Limits::USUAL }).unwrap_err().to_string();
     assert!(error.contains("more than 1000 values"), "{error}");
+    // Values alone, with nothing else that is bounded.
+    let nulls = [b"\x80\x04(".as_slice(), &[b'N'; 2_000], b"t."].concat();
+    let few = Limits { values: 1_000, ..Limits::USUAL };
+    let error = snapshot::parse(Path::new("nulls.pickle"), &nulls, few).unwrap_err().to_string();
+    assert!(error.contains("more than 1000 values"), "{error}");
 }
 
 proptest! {
