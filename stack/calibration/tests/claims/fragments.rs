@@ -8,6 +8,7 @@ use crate::fixture::{MIB, context, finished, line, soft, units, window};
 crate::claims![
     a_clean_growth_of_1_095_counts,
     a_ratio_that_rises_at_flat_allocated_does_not_count,
+    a_ratio_of_exactly_a_tenth_more_counts_and_a_byte_more_does_not,
     a_ratio_that_rises_with_allocated_counts,
     a_surplus_of_one_growth_step_counts_and_one_byte_more_does_not,
     the_step_is_the_allocators,
@@ -45,6 +46,17 @@ fn a_ratio_that_rises_at_flat_allocated_does_not_count() {
     // What is left is fitted without them: two sizes only.
     let fits = UserFits::of(&windows, &[finished("a", &windows)], &context(), &soft("driver 1"));
     assert!(fits.why_not(&line()).is_some());
+}
+
+fn a_ratio_of_exactly_a_tenth_more_counts_and_a_byte_more_does_not() {
+    let with = |beyond_bytes: u64| {
+        let mut larger = at("a", 1, 1280, 1_000);
+        let deltas = &mut larger.measurement.deltas;
+        assert_eq!(deltas.allocated_peak_bytes % 10, 0);
+        deltas.reserved_peak_bytes = deltas.allocated_peak_bytes / 10 * 11 + beyond_bytes;
+        flags(&[at("a", 0, 640, 1_000), larger])[1]
+    };
+    assert_eq!([0, 1].map(with), [false, true]);
 }
 
 fn a_ratio_that_rises_with_allocated_counts() {

@@ -12,6 +12,7 @@ mod plans;
 mod resets;
 mod shown;
 mod stores;
+mod values;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -19,9 +20,19 @@ use libtest_mimic::{Arguments, Trial};
 type Claim = (&'static str, fn());
 
 fn every_claim() -> impl Iterator<Item = &'static Claim> {
-    [attempts::ALL, counting::ALL, estimates::ALL, fragments::ALL, plans::ALL, resets::ALL, shown::ALL, stores::ALL]
-        .into_iter()
-        .flatten()
+    [
+        attempts::ALL,
+        counting::ALL,
+        estimates::ALL,
+        fragments::ALL,
+        plans::ALL,
+        resets::ALL,
+        shown::ALL,
+        stores::ALL,
+        values::ALL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn main() {
