@@ -27,6 +27,8 @@ crate::claims![
     a_folder_that_is_not_there_holds_no_card,
     a_failure_on_one_line_is_not_shown_on_another,
     a_size_that_does_not_count_shows_what_its_measured_runs_needed,
+    what_an_attempt_has_measured_so_far_takes_the_place_of_what_it_had,
+    a_record_of_many_windows_is_crowded_and_one_at_the_limit_is_not,
 ];
 
 fn plan() -> Plan {
@@ -169,4 +171,25 @@ fn a_size_that_does_not_count_shows_what_its_measured_runs_needed() {
     let shown: Vec<_> = summary.sizes.iter().map(|row| (row.counted, row.measured_bytes)).collect();
     // Warm-ups needed twice as much and are not what is shown.
     assert_eq!(shown, demands.map(|(_, bytes)| (false, Some(bytes))));
+}
+
+fn what_an_attempt_has_measured_so_far_takes_the_place_of_what_it_had() {
+    let mut record = Record::empty(device());
+    let other = window("b", 0, 512, MIB);
+    record.windows.push(other.clone());
+    let measured = [window("a", 0, 512, MIB), window("a", 1, 768, 2 * MIB)];
+    for so_far in 1..=2 {
+        record.keep_progress(running("a", 3), measured[..so_far].to_vec());
+    }
+    assert_eq!(record.windows, [other, measured[0].clone(), measured[1].clone()]);
+    assert_eq!(record.attempts, [running("a", 3)]);
+}
+
+fn a_record_of_many_windows_is_crowded_and_one_at_the_limit_is_not() {
+    let mut record = Record::empty(device());
+    let many = headroom_calibration::store::MANY_WINDOWS;
+    record.windows = vec![window("a", 0, 512, MIB); many];
+    assert!(!record.is_crowded());
+    record.windows.push(window("a", 0, 512, MIB));
+    assert!(record.is_crowded());
 }

@@ -1,5 +1,6 @@
 //! The model cache and the probe on simulated cards.
 
+mod cache_answers;
 mod cache_credit;
 mod cache_edges;
 mod cache_locking;

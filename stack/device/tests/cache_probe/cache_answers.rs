@@ -1,0 +1,116 @@
+//! Small answers of the cache that larger stories never ask for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headroom_base::{AllocatorKind, InvalidReason, MIB, Validity};
+use headroom_device::cache::{Cache, Event, Observer};
+use headroom_device::probe::HookError;
+use headroom_device::{LockedModel, ModelSpec, PieceSpec};
+
+use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, only_window};
+
+#[test]
+fn a_lock_that_fails_for_another_reason_is_not_out_of_memory() {
+    let rig = Wishes::mib(1_000).rig();
+    assert!(!rig.cache.lock(&key("nobody"), None).unwrap_err().is_out_of_memory());
+    rig.cache.add(model("m", 2_000).whole()).unwrap();
+    assert!(rig.cache.lock(&key("m"), None).unwrap_err().is_out_of_memory());
+}
+
+#[test]
+fn an_operation_that_says_it_ran_out_of_memory_is_believed() {
+    let rig = Wishes::mib(1_000).rig();
+    rig.add("m", 100);
+    let scope = in_scope(0, |_| {
+        let locked = rig.lock("m", 10);
+        locked.out_of_memory();
+        drop(locked);
+    });
+    assert_eq!(only_window(&scope).2, Validity::Invalid(InvalidReason::OutOfMemory));
+}
+
+#[test]
+fn nothing_is_told_of_a_load_that_brought_nothing_up() {
+    let rig = Wishes::mib(1_000).rig();
+    rig.add("m", 100);
+    let held = rig.hold(990);
+    let watcher = Arc::new(Watcher::default());
+    rig.cache.observe(watcher.clone());
+    drop(rig.lock("m", 0));
+    assert!(!watcher.take().iter().any(|event| matches!(event, Event::Loaded { .. })));
+    rig.device.free(held).unwrap();
+    drop(rig.lock("m", 0));
+    let loaded = |event: &Event| matches!(event, Event::Loaded { bytes, .. } if *bytes == 100 * MIB);
+    assert!(watcher.take().iter().any(loaded));
+}
+
+#[test]
+fn required_pieces_are_loaded_when_the_budget_is_negative_and_no_others() {
+    let rig = Wishes::mib(1_000).floor_mib(2_000).rig();
+    let pieces = [PieceSpec::new("optional", 200 * MIB), PieceSpec::required("required", 100 * MIB)];
+    rig.cache.add(ModelSpec::synthetic("m", pieces)).unwrap();
+    let locked = rig.cache.lock(&key("m"), None).unwrap();
+    assert!(locked.report().budget.budget_bytes < 0);
+    assert_eq!(rig.resident_mib("m"), 100);
+}
+
+#[test]
+fn the_steps_of_the_drivers_pool_count_when_room_is_made() {
+    // 212 MiB are free: enough for 200 bytes by bytes, and not for the 224 that the pool takes in steps of 32.
+    let rig = Wishes::mib(980).allocator(AllocatorKind::CudaMallocAsync).rig();
+    rig.add("m", 200);
+    rig.add("other", 320);
+    rig.load("other");
+    let _held = rig.hold(448);
+    assert_eq!(rig.card.free_bytes(), 212 * MIB);
+    let locked = rig.lock("m", 0);
+    assert_eq!(locked.report().missing_bytes, 0);
+    assert!(rig.resident_mib("other") < 320);
+}
+
+/// What happens when a lock begins to wait.
+type Deed = Box<dyn Fn(&Cache) + Send + Sync>;
+
+/// Acts at the moment when a lock begins to wait, before it does.
+struct AtTheWait {
+    cache: Cache,
+    deed: Deed,
+}
+
+impl Observer for AtTheWait {
+    fn event(&self, event: &Event) -> Result<(), HookError> {
+        if matches!(event, Event::WaitingForRoom { .. }) {
+            (self.deed)(&self.cache);
+        }
+        Ok(())
+    }
+}
+
+/// A card of 1,000 MiB on which another thread holds 600, and a model of 700 waits for them.
+fn waiting(wait: Duration, deed: impl Fn(&Cache, &Mutex<Option<LockedModel>>) + Send + Sync + 'static) -> Rig {
+    let rig = Wishes::mib(1_000).wait(wait).rig();
+    rig.add("held", 600);
+    rig.cache.add(model("waits", 700).whole()).unwrap();
+    let cache = rig.cache.clone();
+    let held = std::thread::spawn(move || cache.lock(&key("held"), Some(0)).unwrap()).join().unwrap();
+    let held = Mutex::new(Some(held));
+    let deed: Deed = Box::new(move |cache| deed(cache, &held));
+    rig.cache.observe(Arc::new(AtTheWait { cache: rig.cache.clone(), deed }));
+    rig
+}
+
+#[test]
+fn an_unlock_between_the_look_and_the_wait_is_not_missed() {
+    let rig = waiting(Duration::from_secs(20), |_, held| drop(held.lock().unwrap().take()));
+    let locked = rig.cache.lock(&key("waits"), Some(0)).unwrap();
+    assert_eq!(locked.report().missing_bytes, 0);
+}
+
+#[test]
+fn a_model_that_is_dropped_while_its_lock_waits_in_vain_is_gone_afterwards() {
+    let rig = waiting(Duration::from_millis(30), |cache, _| drop(cache.drop_model(&key("waits"))));
+    assert!(rig.cache.lock(&key("waits"), Some(0)).unwrap_err().is_out_of_memory());
+    assert!(rig.cache.model(&key("waits")).is_none());
+    assert!(rig.cache.model(&key("held")).is_some());
+}
