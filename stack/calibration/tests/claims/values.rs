@@ -1,6 +1,9 @@
 //! What single values say of themselves: beginnings and ends, texts, and the last byte on either side of a limit.
 
-use headroom_base::{AllocatorKind, AttemptId, Capacity, DType, Operation, Plan, Window};
+use headroom_base::{
+    AllocatorKind, AttemptId, Capacity, Case, DType, Estimate, InvalidReason, LineKey, Measurement, Operation, Plan,
+    PricedCase, RunKind, Source, Validity, Window,
+};
 use headroom_calibration::anchored::{PredictedPoint, PredictionTerms, anchor};
 use headroom_calibration::cross_validation::HeldOut;
 use headroom_calibration::{
@@ -9,8 +12,8 @@ use headroom_calibration::{
 };
 
 use crate::fixture::{
-    MIB, MODEL, context, device, environment, finished, hard, line, line_of, running, soft, straight, terms, window,
-    windows,
+    MIB, MODEL, context, device, environment, finished, hard, line, line_of, running, soft, straight, terms, units,
+    window, windows,
 };
 
 crate::claims![
@@ -29,15 +32,24 @@ crate::claims![
     a_size_that_does_not_count_shows_what_its_measured_runs_needed,
     what_an_attempt_has_measured_so_far_takes_the_place_of_what_it_had,
     a_record_of_many_windows_is_crowded_and_one_at_the_limit_is_not,
+    whatever_keeps_a_window_from_ever_counting_lets_it_be_dropped,
+    a_writer_waits_for_another_that_ends_in_time,
 ];
 
+/// A plan of one case, on a line.
+fn plan_on(line: LineKey) -> Plan {
+    let case = Case::image(line.operation, line.dtype, 512, 512);
+    let estimate = Estimate::new(0, MIB, Source::BuiltIn);
+    Plan::new(Capacity::new(terms()), vec![PricedCase { case, line, cost_units: units(512), estimate }], MIB, 0)
+}
+
 fn plan() -> Plan {
-    Plan::new(Capacity::new(terms()), Vec::new(), MIB, 0)
+    plan_on(line())
 }
 
 fn an_attempt_begins_running_with_its_plan_and_nothing_finished() {
     let attempt = Attempt::begin(AttemptId("a".into()), MODEL, device(), environment(), plan());
-    assert_eq!(attempt.state, AttemptState::Running);
+    assert_eq!((&attempt.state, attempt.planned_runs), (&AttemptState::Running, 3));
     assert_eq!(attempt.plan, Some(plan()));
     assert!(attempt.finished_runs.is_empty());
     // A recorded one has no plan to show, and is done.
@@ -59,7 +71,7 @@ fn every_way_to_find_a_shipped_line_reads_differently() {
 }
 
 fn the_compiled_in_lines_are_found_and_say_what_they_are_made_of() {
-    let decode = headroom_base::LineKey {
+    let decode = LineKey {
         estimator: "autoencoder_kl".into(),
         estimator_version: 1,
         operation: Operation::VaeDecode,
@@ -157,6 +169,15 @@ fn a_failure_on_one_line_is_not_shown_on_another() {
     let shown = |line| state(&Facts::gather(Some(&knowledge), line, MODEL, platform)).state;
     assert_eq!(shown(&other), State::Failed { message: "no".into() });
     assert_eq!(shown(&line()), State::NeverCalibrated);
+    // One that has a plan is about the lines of its plan, measured or not.
+    let mut record = Record::empty(device());
+    let mut attempt = Attempt::begin(AttemptId("p".into()), MODEL, device(), environment(), plan_on(other.clone()));
+    attempt.fail("no", 1).unwrap();
+    record.keep_attempt(attempt);
+    let knowledge = Knowledge::new(record, context(), soft("driver 1"));
+    let shown = |line| state(&Facts::gather(Some(&knowledge), line, MODEL, platform)).state;
+    assert_eq!(shown(&other), State::Failed { message: "no".into() });
+    assert_eq!(shown(&line()), State::NeverCalibrated);
 }
 
 fn a_size_that_does_not_count_shows_what_its_measured_runs_needed() {
@@ -192,4 +213,42 @@ fn a_record_of_many_windows_is_crowded_and_one_at_the_limit_is_not() {
     assert!(!record.is_crowded());
     record.windows.push(window("a", 0, 512, MIB));
     assert!(record.is_crowded());
+}
+
+fn whatever_keeps_a_window_from_ever_counting_lets_it_be_dropped() {
+    let usual = window("a", 0, 512, MIB);
+    let invalid = Validity::Invalid(InvalidReason::OutOfMemory);
+    let dead = [
+        Window { kind: RunKind::Warmup, ..usual.clone() },
+        Window { measurement: Measurement { validity: invalid, ..usual.measurement.clone() }, ..usual.clone() },
+        Window { attempt_id: None, ..usual.clone() },
+        Window { attempt_id: Some(AttemptId("unknown".into())), ..usual.clone() },
+        Window { line: LineKey { estimator_version: 1, ..line() }, ..usual.clone() },
+    ];
+    for window in dead {
+        let mut record = Record::empty(device());
+        record.keep_attempt(finished("a", std::slice::from_ref(&usual)));
+        record.windows = vec![usual.clone(), window];
+        assert_eq!(record.thin(0, &context().versions), 1);
+        assert_eq!(record.windows, std::slice::from_ref(&usual));
+    }
+}
+
+fn a_writer_waits_for_another_that_ends_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (holds, held) = std::sync::mpsc::channel();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let slow = |record: &mut Record| {
+                holds.send(()).unwrap();
+                // Long enough for the other one to find the lock held; if it does not, nothing is shown or broken.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                record.note_retained(1);
+            };
+            Store::open(folder.path()).update(&device(), slow).unwrap();
+        });
+        held.recv().unwrap();
+        Store::open(folder.path()).update(&device(), |record| record.note_retained(2)).unwrap();
+    });
+    assert_eq!(Store::open(folder.path()).read(&device()).unwrap().retained_bytes, Some(2));
 }
