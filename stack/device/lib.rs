@@ -4,6 +4,7 @@ pub mod allocator;
 pub mod cache;
 pub mod device;
 pub mod driver;
+pub mod lease;
 pub mod probe;
 pub mod readers;
 pub mod replay;
