@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod cache;
+pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod lease;

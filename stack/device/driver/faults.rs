@@ -24,11 +24,17 @@ pub enum DriverCall {
     ProcessBytes,
     /// Asking what lies in host memory.
     SpilledBytes,
+    /// Opening the device, or making it the calling thread's.
+    Context,
+    /// Copying to or from it.
+    Copy,
+    /// Waiting for what was asked of it.
+    Synchronize,
 }
 
 impl DriverCall {
     /// Every call, in the order of the enum.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Memory,
         Self::Allocate,
         Self::Free,
@@ -38,6 +44,9 @@ impl DriverCall {
         Self::Unmap,
         Self::ProcessBytes,
         Self::SpilledBytes,
+        Self::Context,
+        Self::Copy,
+        Self::Synchronize,
     ];
 }
 
@@ -53,6 +62,9 @@ impl fmt::Display for DriverCall {
             Self::Unmap => "unmap memory",
             Self::ProcessBytes => "tell the process's bytes",
             Self::SpilledBytes => "tell the spilled bytes",
+            Self::Context => "open the device",
+            Self::Copy => "copy",
+            Self::Synchronize => "finish its work",
         })
     }
 }

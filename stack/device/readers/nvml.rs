@@ -39,6 +39,22 @@ impl NvmlReader {
         library.device_by_uuid(uuid.as_str()).map_err(|error| broken(&error))?;
         Ok(Self { library, uuid, process: std::process::id() })
     }
+
+    /// Bytes of the device that this process holds. A denied list, or one without this process, is unknown.
+    ///
+    /// # Errors
+    /// When the query itself broke.
+    pub fn process_bytes(&self) -> Result<Reading, ReaderError> {
+        let device = self.library.device_by_uuid(self.uuid.as_str()).map_err(|error| broken(&error))?;
+        match device.running_compute_processes() {
+            Ok(processes) => {
+                let listed = processes.iter().map(|process| (process.pid, used(&process.used_gpu_memory)));
+                Ok(held_by(self.process, listed))
+            }
+            Err(error) if is_denied(&error) => Ok(Reading::Unknown),
+            Err(error) => Err(broken(&error)),
+        }
+    }
 }
 
 impl ProcessReader for NvmlReader {
@@ -51,16 +67,13 @@ impl ProcessReader for NvmlReader {
     }
 
     fn read(&mut self, _memory: &mut dyn DeviceMemory) -> Result<Reading, ReaderError> {
-        let device = self.library.device_by_uuid(self.uuid.as_str()).map_err(|error| broken(&error))?;
-        match device.running_compute_processes() {
-            Ok(processes) => {
-                let listed = processes.iter().map(|process| (process.pid, used(&process.used_gpu_memory)));
-                Ok(held_by(self.process, listed))
-            }
-            Err(error) if is_denied(&error) => Ok(Reading::Unknown),
-            Err(error) => Err(broken(&error)),
-        }
+        self.process_bytes()
     }
+}
+
+/// The driver's version, "580.159.04", where the management library tells.
+pub fn nvml_driver_version() -> Option<String> {
+    load().ok()?.sys_driver_version().ok()
 }
 
 /// Every GPU that the management library lists.

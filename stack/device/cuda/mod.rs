@@ -1,0 +1,13 @@
+//! Real GPUs: found, opened and asked through NVIDIA's driver, which is loaded at run time.
+//!
+//! All work of a device goes to one stream, so memory that its allocator takes back may be handed out again at once;
+//! before memory goes back to the driver the stream is waited for.
+
+mod context;
+mod gpus;
+pub mod libraries;
+mod status;
+
+pub use context::{Ballast, CudaContext};
+pub use gpus::{CudaUnavailable, Gpu, gpus};
+pub use status::check;

@@ -1,0 +1,50 @@
+//! What the driver answered, as this program's errors.
+
+use std::ffi::{CStr, c_char};
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::driver::{DriverCall, DriverError};
+
+/// Makes an answer other than success an error of `call`, with the driver's code, name and words.
+///
+/// Running out of memory is such an error too; whoever knows what was asked turns it into
+/// [`DriverError::OutOfMemory`].
+///
+/// # Errors
+/// When the answer is not success.
+pub fn check(call: DriverCall, answer: CUresult) -> Result<(), DriverError> {
+    match answer {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        failed => Err(DriverError::Failed { call, code: failed as i64, reason: words(failed) }),
+    }
+}
+
+/// Whether an error of [`check`] says that memory ran out.
+pub(super) fn is_out_of_memory(error: &DriverError) -> bool {
+    matches!(error, DriverError::Failed { code, .. } if *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64)
+}
+
+/// The driver's name for an answer, and what it says of it: "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected".
+pub(super) fn words(answer: CUresult) -> String {
+    let mut name: *const c_char = std::ptr::null();
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: both places are valid for writing; where the driver does not know the code it leaves them null.
+    unsafe {
+        let _ = sys::cuGetErrorName(answer, &raw mut name);
+        let _ = sys::cuGetErrorString(answer, &raw mut text);
+    }
+    let name = string(name).unwrap_or_else(|| format!("{answer:?}"));
+    match string(text) {
+        Some(text) => format!("{name}: {text}"),
+        None => name,
+    }
+}
+
+fn string(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's own strings end in a zero byte and live as long as the driver, which is never unloaded.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
