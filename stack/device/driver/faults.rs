@@ -30,11 +30,13 @@ pub enum DriverCall {
     Copy,
     /// Waiting for what was asked of it.
     Synchronize,
+    /// Pinning memory of the host, for copies.
+    Pin,
 }
 
 impl DriverCall {
     /// Every call, in the order of the enum.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Memory,
         Self::Allocate,
         Self::Free,
@@ -47,6 +49,7 @@ impl DriverCall {
         Self::Context,
         Self::Copy,
         Self::Synchronize,
+        Self::Pin,
     ];
 }
 
@@ -65,6 +68,7 @@ impl fmt::Display for DriverCall {
             Self::Context => "open the device",
             Self::Copy => "copy",
             Self::Synchronize => "finish its work",
+            Self::Pin => "pin host memory",
         })
     }
 }

@@ -1,0 +1,145 @@
+//! One staging thread's own stream and buffers: while one buffer is copied up, the other is filled.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::chunks::{Chunk, Chunks, Piece};
+use super::pinned::HostMemory;
+use super::source::populate;
+use super::stream::{CopyStream, Event};
+use crate::cuda::CudaContext;
+use crate::driver::DriverError;
+
+/// Two, so that one is filled while the other is copied up.
+const BUFFERS: usize = 2;
+
+/// What the lanes of one upload share.
+pub(super) struct Task<'a> {
+    pub(super) chunks: &'a Chunks<'a>,
+    /// The next chunk that nobody has taken.
+    pub(super) next: AtomicUsize,
+    /// Whether a lane failed, so that the others need not go on.
+    pub(super) failed: AtomicBool,
+    /// Whether the caller wants no more of it.
+    pub(super) cancelled: &'a AtomicBool,
+    /// Behind the work that was given to the device before the upload.
+    pub(super) start: &'a Event,
+}
+
+impl Task<'_> {
+    /// The next chunk for whoever asks; none when all are taken or the upload is to end.
+    fn take(&self) -> Option<&Chunk> {
+        if self.failed.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.chunks.chunks().get(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A pinned buffer, and the end of the copy that was last begun from it.
+struct Buffer {
+    memory: HostMemory,
+    copied: Event,
+    in_use: bool,
+}
+
+impl Buffer {
+    fn new(context: &CudaContext, bytes: usize) -> Result<Self, DriverError> {
+        Ok(Self { memory: HostMemory::new(context, bytes)?, copied: Event::new(context)?, in_use: false })
+    }
+}
+
+/// The stream comes first, so that it is waited for before the buffers are freed.
+pub(super) struct Lane {
+    stream: CopyStream,
+    buffers: Vec<Buffer>,
+    context: CudaContext,
+}
+
+impl Lane {
+    pub(super) fn new(context: &CudaContext) -> Result<Self, DriverError> {
+        Ok(Self { stream: CopyStream::new(context)?, buffers: Vec::new(), context: context.clone() })
+    }
+
+    /// Gets the buffers that staging needs, if it has none yet.
+    pub(super) fn with_buffers(&mut self, bytes: usize) -> Result<(), DriverError> {
+        while self.buffers.len() < BUFFERS {
+            self.buffers.push(Buffer::new(&self.context, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Copies chunks until there are none. Nothing of it is under way any more when this returns.
+    pub(super) fn work(&mut self, task: &Task<'_>) -> Result<(), DriverError> {
+        let outcome = self.copy(task);
+        if outcome.is_err() {
+            task.failed.store(true, Ordering::Relaxed);
+        }
+        // Even after a failure: what was begun still reads the buffers and the caller's memory.
+        let finished = self.stream.synchronize();
+        for buffer in &mut self.buffers {
+            buffer.in_use = false;
+        }
+        outcome.and(finished)
+    }
+
+    fn copy(&mut self, task: &Task<'_>) -> Result<(), DriverError> {
+        self.context.bind()?;
+        self.stream.wait_for(task.start)?;
+        let mut turn = 0;
+        while let Some(chunk) = task.take() {
+            let pieces = task.chunks.pieces(chunk);
+            if chunk.direct {
+                self.direct(pieces)?;
+            } else {
+                self.stage(pieces, turn % BUFFERS)?;
+                turn += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies pinned contents from where they are.
+    fn direct(&self, pieces: &[Piece<'_>]) -> Result<(), DriverError> {
+        for piece in pieces {
+            // SAFETY: the contents are borrowed until the upload returns, and `work` waits for the stream before.
+            unsafe { self.stream.copy(piece.to, piece.from.as_ptr(), piece.from.len()) }?;
+        }
+        Ok(())
+    }
+
+    /// Fills a buffer with contents and begins to copy it up.
+    fn stage(&mut self, pieces: &[Piece<'_>], turn: usize) -> Result<(), DriverError> {
+        let buffer = &mut self.buffers[turn];
+        if buffer.in_use {
+            buffer.copied.synchronize()?;
+            buffer.in_use = false;
+        }
+        let start = buffer.memory.start();
+        for piece in pieces {
+            populate(piece.from)?;
+            assert!(piece.at + piece.from.len() <= buffer.memory.bytes(), "a chunk is longer than its buffer");
+            // SAFETY: the piece lies inside the buffer, as asserted; the buffer is no part of the contents; its last
+            // copy was waited for.
+            unsafe { start.add(piece.at).copy_from_nonoverlapping(from_slice(piece.from), piece.from.len()) };
+        }
+        // What is copied below is in use even if a later call fails.
+        buffer.in_use = true;
+        for run in pieces.chunk_by(is_continued) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let bytes = last.at + last.from.len() - first.at;
+            // SAFETY: the run lies inside the buffer and was filled above; the buffer is written to again, or freed, only
+            // after its event or its stream was waited for.
+            unsafe { self.stream.copy(first.to, start.add(first.at).as_ptr(), bytes) }?;
+        }
+        buffer.copied.record(&self.stream)
+    }
+}
+
+fn from_slice(contents: &[u8]) -> std::ptr::NonNull<u8> {
+    std::ptr::NonNull::from(contents).cast()
+}
+
+/// Whether `next` lies right behind `piece` both in the buffer and on the device, so that one copy does for both.
+fn is_continued(piece: &Piece<'_>, next: &Piece<'_>) -> bool {
+    piece.to + piece.from.len() as u64 == next.to && piece.at + piece.from.len() == next.at
+}

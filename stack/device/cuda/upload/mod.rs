@@ -1,0 +1,167 @@
+//! Weights on their way up: read by several threads, staged in pinned memory, and copied meanwhile.
+
+mod chunks;
+mod lane;
+mod pinned;
+mod plain;
+mod source;
+mod stream;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use chunks::Chunks;
+use lane::{Lane, Task};
+use pinned::is_pinned;
+use stream::Event;
+
+pub use pinned::PinnedBuffer;
+pub use plain::{copy_each_part, copy_pinned};
+
+use crate::cuda::CudaContext;
+use crate::device::UploadPart;
+use crate::driver::DriverError;
+
+/// How an upload is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadSettings {
+    /// Staging threads, each with a stream and two buffers of its own.
+    pub threads: usize,
+    /// Bytes of one buffer.
+    pub buffer_bytes: usize,
+}
+
+impl Default for UploadSettings {
+    /// On an H200 of 16 cores, 8 threads with buffers of 4 MiB reached 94 % of a plain pinned copy from pageable memory;
+    /// 4 threads 58 %, and buffers of 16 MiB 67 %.
+    fn default() -> Self {
+        Self { threads: 8, buffer_bytes: 4 << 20 }
+    }
+}
+
+/// How an upload ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uploaded {
+    /// All of it is on the device.
+    Whole,
+    /// It was cancelled; some of it may be on the device.
+    Cancelled,
+}
+
+/// Copies contents to one device through a ring of pinned buffers that it keeps.
+///
+/// The buffers are pinned when they are first needed and freed when this is dropped, or when an upload fails: a failed
+/// upload leaves nothing pinned, no copy under way and no thread running.
+pub struct Uploader {
+    context: CudaContext,
+    settings: UploadSettings,
+    ring: Ring,
+}
+
+/// What is kept from one upload to the next.
+#[derive(Default)]
+struct Ring {
+    lanes: Vec<Lane>,
+    start: Option<Event>,
+}
+
+impl Uploader {
+    /// An uploader with the settings that were found best. It costs nothing before the first upload.
+    pub fn new(context: CudaContext) -> Self {
+        Self::with_settings(context, UploadSettings::default())
+    }
+
+    /// An uploader that shares out as `settings` say; none of them below 1 thread and 512 bytes.
+    pub fn with_settings(context: CudaContext, settings: UploadSettings) -> Self {
+        let settings =
+            UploadSettings { threads: settings.threads.max(1), buffer_bytes: settings.buffer_bytes.max(512) };
+        Self { context, settings, ring: Ring::default() }
+    }
+
+    /// Copies every part up, and returns when all of it is there. Work that was given to the device before is done
+    /// first, work given to it afterwards sees the contents.
+    ///
+    /// Contents in a [`PinnedBuffer`] are copied from where they are; all others are staged.
+    ///
+    /// # Errors
+    /// When a part does not fit where it goes, its contents cannot be read any more, or the driver fails. The parts'
+    /// memory holds something undefined then.
+    pub fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
+        self.upload_unless(parts, &AtomicBool::new(false)).map(|_| ())
+    }
+
+    /// The same, until somebody sets `cancelled`: then no further chunk is begun, and those under way are waited for.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn upload_unless(&mut self, parts: &[UploadPart<'_>], cancelled: &AtomicBool) -> Result<Uploaded, DriverError> {
+        let chunks = Chunks::cut(parts, self.settings.buffer_bytes, is_pinned)?;
+        if chunks.chunks().is_empty() {
+            return Ok(Uploaded::Whole);
+        }
+        let outcome = self.ring.run(&self.context, self.settings, &chunks, cancelled);
+        if outcome.is_err() {
+            // Some of it may be in a state that nobody knows. Dropping it waits for its copies and unpins its buffers.
+            self.ring = Ring::default();
+        }
+        outcome
+    }
+}
+
+impl Ring {
+    fn run(
+        &mut self,
+        context: &CudaContext,
+        settings: UploadSettings,
+        chunks: &Chunks<'_>,
+        cancelled: &AtomicBool,
+    ) -> Result<Uploaded, DriverError> {
+        context.bind()?;
+        let start = match self.start.take() {
+            Some(start) => start,
+            None => Event::new(context)?,
+        };
+        let start = self.start.insert(start);
+        // The memory may be a block that work of the main stream still uses: what comes after it on that stream would
+        // wait, and so must these.
+        start.record_main()?;
+        let needed = settings.threads.min(chunks.chunks().len());
+        while self.lanes.len() < needed {
+            self.lanes.push(Lane::new(context)?);
+        }
+        let lanes = self.lanes.get_mut(..needed).unwrap_or_default();
+        if chunks.need_buffers() {
+            for lane in &mut *lanes {
+                lane.with_buffers(settings.buffer_bytes)?;
+            }
+        }
+        let task =
+            Task { chunks, next: AtomicUsize::new(0), failed: AtomicBool::new(false), cancelled, start: &*start };
+        share_out(lanes, &task)?;
+        let all = task.next.into_inner() >= chunks.chunks().len();
+        Ok(if all { Uploaded::Whole } else { Uploaded::Cancelled })
+    }
+}
+
+/// Lets every lane work, one of them in this thread. The first error is told. Where the system has no thread left for a
+/// lane, the others do its share.
+fn share_out(lanes: &mut [Lane], task: &Task<'_>) -> Result<(), DriverError> {
+    std::thread::scope(|scope| {
+        let mut lanes = lanes.iter_mut();
+        let own = lanes.next();
+        let others: Vec<_> =
+            lanes.filter_map(|lane| std::thread::Builder::new().spawn_scoped(scope, || lane.work(task)).ok()).collect();
+        let mut outcome = own.map_or(Ok(()), |lane| lane.work(task));
+        for other in others {
+            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(other);
+        }
+        outcome
+    })
+}
+
+impl fmt::Debug for Uploader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uploader").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! Copy streams and events that end with whoever made them.
+
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUstream, CUstream_flags};
+
+use crate::cuda::{CudaContext, check};
+use crate::driver::{DriverCall, DriverError};
+
+/// A stream of copies beside the device's main stream.
+pub(super) struct CopyStream {
+    context: CudaContext,
+    stream: CUstream,
+}
+
+// SAFETY: the driver's handles may be used from any thread, and the driver locks for itself.
+unsafe impl Send for CopyStream {}
+
+impl CopyStream {
+    pub(super) fn new(context: &CudaContext) -> Result<Self, DriverError> {
+        context.bind()?;
+        let mut stream: CUstream = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the place is valid for writing, and the context is bound.
+        check(DriverCall::Copy, unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
+        Ok(Self { context: context.clone(), stream })
+    }
+
+    /// Lets later copies of this stream wait for what `event` was recorded behind.
+    pub(super) fn wait_for(&self, event: &Event) -> Result<(), DriverError> {
+        // SAFETY: both handles are live.
+        check(DriverCall::Copy, unsafe { sys::cuStreamWaitEvent(self.stream, event.event, 0) })
+    }
+
+    /// Begins to copy `bytes` from pinned memory at `from` to the device.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `bytes`, and nobody changes or frees it before the copy is done: until
+    /// [`synchronize`](Self::synchronize) returned, or an event recorded behind it was waited for.
+    pub(super) unsafe fn copy(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: the stream is live; the source is the caller's to answer for.
+        check(DriverCall::Copy, unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream) })
+    }
+
+    /// Waits for every copy of this stream.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is live.
+        check(DriverCall::Copy, unsafe { sys::cuStreamSynchronize(self.stream) })
+    }
+}
+
+impl Drop for CopyStream {
+    fn drop(&mut self) {
+        let _ = self.context.bind();
+        // SAFETY: the stream is this value's own. Waited for, so that nothing reads memory that is freed next; neither
+        // call fails unless the context is broken, and then nothing runs in it any more.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream);
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+        }
+    }
+}
+
+/// A point in a stream that can be waited for.
+pub(super) struct Event {
+    context: CudaContext,
+    event: CUevent,
+}
+
+// SAFETY: the driver's handles may be used from any thread, and the driver locks for itself.
+unsafe impl Send for Event {}
+// SAFETY: as above. What is recorded in it changes only by the driver, under its own lock.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new(context: &CudaContext) -> Result<Self, DriverError> {
+        context.bind()?;
+        let mut event: CUevent = std::ptr::null_mut();
+        // Sleeps while it waits: a waiting thread has nothing to do, and the copying ones need the processor.
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        // SAFETY: the place is valid for writing, and the context is bound.
+        check(DriverCall::Copy, unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        Ok(Self { context: context.clone(), event })
+    }
+
+    /// Marks what `stream` was given so far.
+    pub(super) fn record(&self, stream: &CopyStream) -> Result<(), DriverError> {
+        // SAFETY: both handles are live and of one context.
+        check(DriverCall::Copy, unsafe { sys::cuEventRecord(self.event, stream.stream) })
+    }
+
+    /// Marks what the device's main stream was given so far.
+    pub(super) fn record_main(&self) -> Result<(), DriverError> {
+        // SAFETY: both handles are live and of one context.
+        check(DriverCall::Copy, unsafe { sys::cuEventRecord(self.event, self.context.stream()) })
+    }
+
+    /// Waits for what was marked.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is live.
+        check(DriverCall::Copy, unsafe { sys::cuEventSynchronize(self.event) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = self.context.bind();
+        // SAFETY: the event is this value's own.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+    }
+}
