@@ -13,18 +13,18 @@ pub struct Counter {
 
 impl Counter {
     #[inline]
-    pub(super) fn add(&mut self, amount: u64) {
+    pub(crate) fn add(&mut self, amount: u64) {
         self.current += amount;
         self.peak = self.peak.max(self.current);
     }
 
     #[inline]
-    pub(super) fn subtract(&mut self, amount: u64) {
+    pub(crate) fn subtract(&mut self, amount: u64) {
         debug_assert!(amount <= self.current, "a counter fell below zero");
         self.current = self.current.wrapping_sub(amount);
     }
 
-    pub(super) fn reset_peak(&mut self) {
+    pub(crate) fn reset_peak(&mut self) {
         self.peak = self.current;
     }
 }

@@ -47,6 +47,16 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// A handle to memory that somebody else than an [`Allocator`] of this crate counts, by a number that it gives once.
+    pub(crate) fn outside(address: Address, bytes: u64, serial: u64) -> Self {
+        Self { address, bytes, serial, block: NONE }
+    }
+
+    /// The number it was given, which no other allocation of the same allocator has.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// Where the memory is.
     pub fn address(&self) -> Address {
         self.address

@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUstream, CUstream_flags};
-use headroom_base::{Backend, DeviceClass, Reading};
+use headroom_base::{AllocatorKind, Backend, DeviceClass, Reading};
 
+use super::driver::CudaDriver;
 use super::gpus::{CudaUnavailable, Gpu, handle_of};
+use super::memory::CudaMemory;
+use super::pool::CudaPool;
 use super::status::{check, is_out_of_memory};
-use crate::allocator::Settings;
-use crate::device::{DeviceId, DeviceParts};
-use crate::driver::{DriverCall, DriverError};
-use crate::readers::NvmlReader;
+use crate::allocator::{Allocator, Settings};
+use crate::device::{AllocatorMemory, DeviceId, DeviceMemory, DeviceParts};
+use crate::driver::{DriverCall, DriverError, MemoryInfo};
+use crate::readers::{NvmlReader, Platform, ProcessReader, UnknownReader};
 
 /// The primary context of one GPU, and the one stream that everything on it goes to.
 ///
@@ -100,13 +103,13 @@ impl CudaContext {
     ///
     /// # Errors
     /// When the driver cannot be asked.
-    pub fn memory(&self) -> Result<crate::driver::MemoryInfo, DriverError> {
+    pub fn memory(&self) -> Result<MemoryInfo, DriverError> {
         self.bind()?;
         let (mut free_bytes, mut total_bytes) = (0_usize, 0_usize);
         // SAFETY: both places are valid for writing, and the bound context names the device.
         let answer = unsafe { sys::cuMemGetInfo_v2(&raw mut free_bytes, &raw mut total_bytes) };
         check(DriverCall::Memory, answer)?;
-        Ok(crate::driver::MemoryInfo { free_bytes: free_bytes as u64, total_bytes: total_bytes as u64 })
+        Ok(MemoryInfo { free_bytes: free_bytes as u64, total_bytes: total_bytes as u64 })
     }
 
     /// Takes memory that belongs to no allocator, until it is dropped: what another program on the device would hold.
@@ -124,9 +127,25 @@ impl CudaContext {
     /// When the driver cannot be asked.
     pub fn parts(&self, settings: Settings) -> Result<DeviceParts, DriverError> {
         let Gpu { uuid, name, total_bytes, .. } = self.gpu();
+        let memory: Box<dyn DeviceMemory> = match settings.kind {
+            AllocatorKind::Native | AllocatorKind::ExpandableSegments => {
+                let driver = CudaDriver::new(self.clone())?;
+                let memory = AllocatorMemory::new(Allocator::new(driver, settings));
+                Box::new(CudaMemory::new(memory, self.clone()))
+            }
+            AllocatorKind::CudaMallocAsync => {
+                Box::new(CudaMemory::new(CudaPool::new(self.clone(), &settings)?, self.clone()))
+            }
+        };
+        let reader: Box<dyn ProcessReader> = match NvmlReader::open(uuid) {
+            Ok(reader) => Box::new(reader),
+            Err(error) => {
+                tracing::warn!(%error, device = uuid, "what this process holds on the device stays unknown");
+                Box::new(UnknownReader { platform: Platform::Nvml })
+            }
+        };
         let class = DeviceClass::new(name, *total_bytes, Backend::Cuda);
-        let _ = (DeviceId::new(uuid), class, settings);
-        Err(DriverError::Unsupported { call: DriverCall::Context })
+        Ok(DeviceParts { id: DeviceId::new(uuid), class, memory, reader, hook: None })
     }
 
     /// Takes plain device memory.

@@ -4,12 +4,17 @@
 //! before memory goes back to the driver the stream is waited for.
 
 mod context;
+mod driver;
 mod gpus;
 pub mod libraries;
+mod memory;
+mod pool;
 mod status;
 pub mod upload;
+mod virtual_memory;
 
 pub use context::{Ballast, CudaContext};
+pub use driver::CudaDriver;
 pub use gpus::{CudaUnavailable, Gpu, gpus};
 pub use status::check;
 pub use upload::Uploader;

@@ -1,0 +1,91 @@
+//! A GPU's memory that also takes contents: whoever allocates it, weights are copied up the same way.
+
+use cudarc::driver::sys;
+use headroom_base::{DeviceFigures, Reading};
+
+use super::context::CudaContext;
+use super::status::check;
+use crate::allocator::{AllocationError, Counters, NotAllocated};
+use crate::device::{DeviceMemory, Holding, UploadPart};
+use crate::driver::{DriverCall, DriverError};
+
+/// Memory of `M` on a GPU, with copies to it.
+#[derive(Debug)]
+pub(super) struct CudaMemory<M> {
+    memory: M,
+    context: CudaContext,
+}
+
+impl<M: DeviceMemory> CudaMemory<M> {
+    /// The memory that `memory` manages on `context`'s device.
+    pub(super) fn new(memory: M, context: CudaContext) -> Self {
+        Self { memory, context }
+    }
+
+    fn copy(&self, part: &UploadPart<'_>) -> Result<(), DriverError> {
+        let address = destination(part)?;
+        let source = part.contents.as_ptr().cast();
+        // SAFETY: the destination holds at least as many bytes as the contents have, and those live until the stream was
+        // waited for, which `upload` does on every path.
+        let answer = unsafe { sys::cuMemcpyHtoDAsync_v2(address, source, part.contents.len(), self.context.stream()) };
+        check(DriverCall::Copy, answer)
+    }
+}
+
+/// Where a part goes, if it has room there.
+pub(super) fn destination(part: &UploadPart<'_>) -> Result<u64, DriverError> {
+    let refused = |reason: String| DriverError::Failed { call: DriverCall::Copy, code: 0, reason };
+    match part.to {
+        Holding::Allocated(allocation) if part.contents.len() as u64 <= allocation.bytes() => {
+            Ok(allocation.address().0)
+        }
+        Holding::Allocated(allocation) => Err(refused(format!(
+            "{} do not fit into {}",
+            headroom_base::Bytes(part.contents.len() as u64),
+            headroom_base::Bytes(allocation.bytes())
+        ))),
+        Holding::Remote { id, .. } => Err(refused(format!("number {id} of a worker process is not on this device"))),
+    }
+}
+
+impl<M: DeviceMemory> DeviceMemory for CudaMemory<M> {
+    fn figures(&mut self) -> Result<DeviceFigures, DriverError> {
+        self.memory.figures()
+    }
+
+    fn counters(&mut self) -> Result<Counters, DriverError> {
+        self.memory.counters()
+    }
+
+    fn allocate(&mut self, requested_bytes: u64) -> Result<Holding, AllocationError> {
+        self.memory.allocate(requested_bytes)
+    }
+
+    fn free(&mut self, holding: Holding) -> Result<(), NotAllocated> {
+        self.memory.free(holding)
+    }
+
+    fn empty_cache(&mut self) -> Result<(), AllocationError> {
+        self.memory.empty_cache()
+    }
+
+    fn reset_peaks(&mut self) -> Result<(), DriverError> {
+        self.memory.reset_peaks()
+    }
+
+    fn process_bytes(&mut self) -> Result<Reading, DriverError> {
+        self.memory.process_bytes()
+    }
+
+    fn spilled_bytes(&mut self) -> Result<Reading, DriverError> {
+        self.memory.spilled_bytes()
+    }
+
+    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
+        self.context.bind()?;
+        let copied = parts.iter().try_for_each(|part| self.copy(part));
+        // Waited for also where a copy failed: earlier ones may still read their contents.
+        let waited = self.context.synchronize();
+        copied.and(waited)
+    }
+}
