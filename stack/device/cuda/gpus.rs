@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
+use headroom_base::AllocatorKind;
+
 use super::libraries::{Library, LibraryError};
 use super::status::words;
 use crate::readers::nvml_driver_version;
@@ -28,6 +30,44 @@ pub struct Gpu {
     /// The driver's version ("580.159.04"), or, where the management library does not tell, the newest CUDA version that
     /// it knows ("CUDA 13.0").
     pub driver_version: String,
+}
+
+/// What a GPU's driver can do for an allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Addresses and pages apart, as expandable segments need them.
+    pub virtual_memory: bool,
+    /// The stream-ordered pool.
+    pub memory_pools: bool,
+}
+
+impl Abilities {
+    /// The allocators that can run there.
+    pub fn allocators(self) -> Vec<AllocatorKind> {
+        let can = |kind: &AllocatorKind| match kind {
+            AllocatorKind::Native => true,
+            AllocatorKind::ExpandableSegments => self.virtual_memory,
+            AllocatorKind::CudaMallocAsync => self.memory_pools,
+        };
+        AllocatorKind::ALL.into_iter().filter(can).collect()
+    }
+}
+
+impl Gpu {
+    /// What its driver can do for an allocator. No context is made.
+    ///
+    /// # Errors
+    /// When the driver cannot be asked.
+    pub fn abilities(&self) -> Result<Abilities, CudaUnavailable> {
+        let device = handle_of(&self.uuid)?;
+        let has = |attribute| {
+            Ok::<_, CudaUnavailable>(attribute_of(device, self.ordinal as c_int, "its abilities", attribute)? != 0)
+        };
+        Ok(Abilities {
+            virtual_memory: has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?,
+            memory_pools: has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?,
+        })
+    }
 }
 
 /// Why there is no GPU to use.
@@ -207,6 +247,18 @@ fn identity(ordinal: c_int) -> Result<(CUdevice, String), CudaUnavailable> {
     Ok((device, uuid_text(uuid.bytes.map(|byte| byte as u8))))
 }
 
+fn attribute_of(
+    device: CUdevice,
+    ordinal: c_int,
+    what: &'static str,
+    attribute: CUdevice_attribute,
+) -> Result<c_int, CudaUnavailable> {
+    let mut value: c_int = 0;
+    // SAFETY: the driver was started; the place is valid for writing.
+    told(ordinal, what, unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) })?;
+    Ok(value)
+}
+
 fn describe(ordinal: c_int, driver_version: &str) -> Result<Gpu, CudaUnavailable> {
     let (device, uuid) = identity(ordinal)?;
     let mut total_bytes = 0_usize;
@@ -216,14 +268,11 @@ fn describe(ordinal: c_int, driver_version: &str) -> Result<Gpu, CudaUnavailable
         told(ordinal, "the name", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
         told(ordinal, "the memory", sys::cuDeviceTotalMem_v2(&raw mut total_bytes, device))?;
     }
-    let attribute = |attribute: CUdevice_attribute| {
-        let mut value: c_int = 0;
-        // SAFETY: the driver was started; the place is valid for writing.
-        let answer = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        told(ordinal, "the compute capability", answer).map(|()| value.unsigned_abs())
-    };
-    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let what = "the compute capability";
+    let capability =
+        |attribute| Ok::<_, CudaUnavailable>(attribute_of(device, ordinal, what, attribute)?.unsigned_abs());
+    let major = capability(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = capability(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(Gpu {
         ordinal: ordinal as usize,
         uuid,

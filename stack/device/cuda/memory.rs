@@ -1,10 +1,9 @@
 //! A GPU's memory that also takes contents: whoever allocates it, weights are copied up the same way.
 
-use cudarc::driver::sys;
-use headroom_base::{DeviceFigures, Reading};
+use headroom_base::{Bytes, DeviceFigures, Reading};
 
 use super::context::CudaContext;
-use super::status::check;
+use super::upload::Uploader;
 use crate::allocator::{AllocationError, Counters, NotAllocated};
 use crate::device::{DeviceMemory, Holding, UploadPart};
 use crate::driver::{DriverCall, DriverError};
@@ -13,37 +12,26 @@ use crate::driver::{DriverCall, DriverError};
 #[derive(Debug)]
 pub(super) struct CudaMemory<M> {
     memory: M,
-    context: CudaContext,
+    uploader: Uploader,
 }
 
 impl<M: DeviceMemory> CudaMemory<M> {
     /// The memory that `memory` manages on `context`'s device.
     pub(super) fn new(memory: M, context: CudaContext) -> Self {
-        Self { memory, context }
-    }
-
-    fn copy(&self, part: &UploadPart<'_>) -> Result<(), DriverError> {
-        let address = destination(part)?;
-        let source = part.contents.as_ptr().cast();
-        // SAFETY: the destination holds at least as many bytes as the contents have, and those live until the stream was
-        // waited for, which `upload` does on every path.
-        let answer = unsafe { sys::cuMemcpyHtoDAsync_v2(address, source, part.contents.len(), self.context.stream()) };
-        check(DriverCall::Copy, answer)
+        Self { memory, uploader: Uploader::new(context) }
     }
 }
 
 /// Where a part goes, if it has room there.
 pub(super) fn destination(part: &UploadPart<'_>) -> Result<u64, DriverError> {
     let refused = |reason: String| DriverError::Failed { call: DriverCall::Copy, code: 0, reason };
+    let contents_bytes = part.contents.len() as u64;
     match part.to {
-        Holding::Allocated(allocation) if part.contents.len() as u64 <= allocation.bytes() => {
-            Ok(allocation.address().0)
+        Holding::Allocated(allocation) if contents_bytes <= allocation.bytes() => Ok(allocation.address().0),
+        Holding::Allocated(allocation) => {
+            let (contents, room) = (Bytes(contents_bytes), Bytes(allocation.bytes()));
+            Err(refused(format!("{contents} do not fit into {room}")))
         }
-        Holding::Allocated(allocation) => Err(refused(format!(
-            "{} do not fit into {}",
-            headroom_base::Bytes(part.contents.len() as u64),
-            headroom_base::Bytes(allocation.bytes())
-        ))),
         Holding::Remote { id, .. } => Err(refused(format!("number {id} of a worker process is not on this device"))),
     }
 }
@@ -82,10 +70,6 @@ impl<M: DeviceMemory> DeviceMemory for CudaMemory<M> {
     }
 
     fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
-        self.context.bind()?;
-        let copied = parts.iter().try_for_each(|part| self.copy(part));
-        // Waited for also where a copy failed: earlier ones may still read their contents.
-        let waited = self.context.synchronize();
-        copied.and(waited)
+        self.uploader.upload(parts)
     }
 }

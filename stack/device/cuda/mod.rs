@@ -15,6 +15,6 @@ mod virtual_memory;
 
 pub use context::{Ballast, CudaContext};
 pub use driver::CudaDriver;
-pub use gpus::{CudaUnavailable, Gpu, gpus};
+pub use gpus::{Abilities, CudaUnavailable, Gpu, gpus};
 pub use status::check;
 pub use upload::Uploader;

@@ -10,7 +10,9 @@ use headroom_base::Reading;
 use crate::device::DeviceMemory;
 pub use amdgpu::{AmdgpuReader, FdinfoError, drm_memory_bytes};
 pub use attribution::{Attribution, Basis, attribute};
-pub use nvml::{NvmlDevice, NvmlReader, nvml_devices, nvml_driver_version};
+pub use nvml::{
+    NVML_SIGHTINGS, NvmlDevice, NvmlReader, PcieLink, Sighting, nvml_device, nvml_devices, nvml_driver_version,
+};
 pub use platform::{Platform, UnknownReader};
 
 /// Why a reader that should know could not say.

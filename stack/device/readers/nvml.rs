@@ -1,14 +1,32 @@
 //! NVIDIA's management library: what a process holds on the device of a UUID. Loaded at run time.
 
 use headroom_base::Reading;
-use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 
 use super::{ProcessReader, ReaderError, figure};
+use crate::cuda::libraries::Library;
 use crate::device::DeviceMemory;
 
 const NAME: &str = "nvml";
+
+/// What a person saw on hardware: this reader and the allocator agreeing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The system, as Rust names it.
+    pub system: &'static str,
+    /// The card.
+    pub gpu: &'static str,
+    /// The driver's version.
+    pub driver: &'static str,
+    /// What was compared, and what came out.
+    pub seen: &'static str,
+}
+
+/// Where this reader was seen to agree with the allocator. It is verified on a system that stands here, and on no other;
+/// where the system denies the figure (MIG, some containers) it is unknown and not wrong.
+pub const NVML_SIGHTINGS: &[Sighting] = &[];
 
 /// A GPU as the management library lists it. Its place in the list is not CUDA's ordinal: only the UUID names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +37,27 @@ pub struct NvmlDevice {
     pub name: String,
     /// All its memory, the driver's own part included (615 MiB more than the driver API says on an H200).
     pub total_bytes: u64,
+    /// What is free of it, whoever uses the rest.
+    pub free_bytes: Reading,
+    /// The link to the host as it is now. An idle card may slow it down.
+    pub link: Option<PcieLink>,
+    /// The fastest that card and host can have.
+    pub fastest_link: Option<PcieLink>,
+}
+
+/// A PCI Express link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PcieLink {
+    /// Its generation.
+    pub generation: u32,
+    /// Its lanes.
+    pub lanes: u32,
+}
+
+impl std::fmt::Display for PcieLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PCIe {}.0 x{}", self.generation, self.lanes)
+    }
 }
 
 /// Reads the own process's bytes on one device.
@@ -38,6 +77,11 @@ impl NvmlReader {
         let (library, uuid) = (load()?, uuid.into());
         library.device_by_uuid(uuid.as_str()).map_err(|error| broken(&error))?;
         Ok(Self { library, uuid, process: std::process::id() })
+    }
+
+    /// Whether this reader was seen to agree with the allocator on hardware, on a system such as this one.
+    pub fn is_verified() -> bool {
+        NVML_SIGHTINGS.iter().any(|sighting| sighting.system == std::env::consts::OS)
     }
 
     /// Bytes of the device that this process holds. A denied list, or one without this process, is unknown.
@@ -63,7 +107,7 @@ impl ProcessReader for NvmlReader {
     }
 
     fn verified(&self) -> bool {
-        false
+        Self::is_verified()
     }
 
     fn read(&mut self, _memory: &mut dyn DeviceMemory) -> Result<Reading, ReaderError> {
@@ -76,26 +120,47 @@ pub fn nvml_driver_version() -> Option<String> {
     load().ok()?.sys_driver_version().ok()
 }
 
-/// Every GPU that the management library lists.
+/// Every GPU that the management library lists, whether or not this process may use it.
 ///
 /// # Errors
 /// When the library is not there, or cannot be asked.
 pub fn nvml_devices() -> Result<Vec<NvmlDevice>, ReaderError> {
     let library = load()?;
     let count = library.device_count().map_err(|error| broken(&error))?;
-    let describe = |index| {
-        let device = library.device_by_index(index)?;
-        let total_bytes = device.memory_info()?.total;
-        Ok(NvmlDevice { uuid: device.uuid()?, name: device.name()?, total_bytes })
-    };
+    let describe = |index| describe(&library.device_by_index(index)?);
     (0..count).map(describe).collect::<Result<_, NvmlError>>().map_err(|error| broken(&error))
 }
 
-fn load() -> Result<Nvml, ReaderError> {
-    Nvml::init().map_err(|error| ReaderError {
-        reader: NAME,
-        reason: format!("libnvidia-ml.so, which comes with NVIDIA's driver, cannot be used: {error}"),
+/// The GPU of this UUID.
+///
+/// # Errors
+/// When the library is not there, or knows no such device.
+pub fn nvml_device(uuid: &str) -> Result<NvmlDevice, ReaderError> {
+    let library = load()?;
+    library.device_by_uuid(uuid).and_then(|device| describe(&device)).map_err(|error| broken(&error))
+}
+
+/// The link's figures are extras: a card or container that denies them is listed all the same.
+fn describe(device: &Device<'_>) -> Result<NvmlDevice, NvmlError> {
+    let link = |generation: Result<u32, NvmlError>, lanes: Result<u32, NvmlError>| {
+        Some(PcieLink { generation: generation.ok()?, lanes: lanes.ok()? })
+    };
+    let memory = device.memory_info()?;
+    Ok(NvmlDevice {
+        uuid: device.uuid()?,
+        name: device.name()?,
+        total_bytes: memory.total,
+        free_bytes: figure(memory.free),
+        link: link(device.current_pcie_link_gen(), device.current_pcie_link_width()),
+        fastest_link: link(device.max_pcie_link_gen(), device.max_pcie_link_width()),
     })
+}
+
+fn load() -> Result<Nvml, ReaderError> {
+    let failed = |reason: String| ReaderError { reader: NAME, reason };
+    let found = Library::Nvml.find().map_err(|error| failed(error.to_string()))?;
+    let library = Nvml::builder().lib_path(found.file_name.as_ref()).init();
+    library.map_err(|error| failed(format!("{} cannot be used: {error}", found.file_name)))
 }
 
 fn broken(error: &NvmlError) -> ReaderError {
