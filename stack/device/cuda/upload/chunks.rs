@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use crate::device::{Holding, UploadPart};
-use crate::driver::{DriverCall, DriverError};
+use super::pinned::PinnedId;
+use crate::cuda::memory::destination;
+use crate::device::UploadPart;
+use crate::driver::DriverError;
 
 /// Where pieces start in a buffer. The allocator's blocks are multiples of it, so pieces that lie side by side on the
 /// device do so in a buffer too, and go up in one copy.
@@ -16,12 +18,24 @@ const SLIVER_BYTES: usize = 64 << 10;
 /// to be shared out.
 const DIRECT_BYTES: usize = 64 << 20;
 
-/// A stretch of contents, where it goes, and where it lies in the buffer of its chunk.
+/// A stretch of contents and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece<'a> {
+    /// Its address on the device.
     pub(super) to: u64,
+    /// The contents.
     pub(super) from: &'a [u8],
+    /// Where they lie in the buffer of their chunk.
     pub(super) at: usize,
+    /// Which pinned memory they are already in, if they are.
+    pub(super) pinned: Option<PinnedId>,
+}
+
+impl Piece<'_> {
+    /// The address on the device behind it.
+    pub(super) fn end(&self) -> u64 {
+        self.to + self.from.len() as u64
+    }
 }
 
 /// What one thread copies at a time.
@@ -43,20 +57,18 @@ pub(super) struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// Cuts `parts` for buffers of `buffer_bytes`; `is_pinned` says which contents need none.
+    /// Cuts `parts` for buffers of `buffer_bytes`; `pinned` says which contents need none.
     ///
     /// # Errors
     /// When a part goes to memory that is not of this process, or is longer than the memory it goes to.
     pub(super) fn cut(
         parts: &[UploadPart<'a>],
         buffer_bytes: usize,
-        is_pinned: impl Fn(&[u8]) -> bool,
+        pinned: impl Fn(&[u8]) -> Option<PinnedId>,
     ) -> Result<Self, DriverError> {
         let mut chunks = Self::default();
         for part in parts {
-            let to = address(part)?;
-            let direct = is_pinned(part.contents);
-            chunks.add(to, part.contents, direct, if direct { DIRECT_BYTES } else { buffer_bytes });
+            chunks.add(destination(part)?, part.contents, pinned(part.contents), buffer_bytes);
         }
         Ok(chunks)
     }
@@ -76,7 +88,9 @@ impl<'a> Chunks<'a> {
         self.chunks.iter().any(|chunk| !chunk.direct)
     }
 
-    fn add(&mut self, mut to: u64, mut contents: &'a [u8], direct: bool, most_bytes: usize) {
+    fn add(&mut self, mut to: u64, mut contents: &'a [u8], pinned: Option<PinnedId>, buffer_bytes: usize) {
+        let direct = pinned.is_some();
+        let most_bytes = if direct { DIRECT_BYTES } else { buffer_bytes };
         while !contents.is_empty() {
             let at = self.filled.next_multiple_of(ALIGNMENT_BYTES);
             let room = most_bytes.saturating_sub(at);
@@ -87,7 +101,7 @@ impl<'a> Chunks<'a> {
                 continue;
             }
             let (now, later) = contents.split_at(room.min(contents.len()));
-            self.pieces.push(Piece { to, from: now, at });
+            self.pieces.push(Piece { to, from: now, at, pinned });
             self.filled = at + now.len();
             if let Some(last) = self.chunks.last_mut() {
                 last.pieces.end = self.pieces.len();
@@ -96,22 +110,6 @@ impl<'a> Chunks<'a> {
             contents = later;
         }
     }
-}
-
-/// Where a part goes, if it fits there.
-fn address(part: &UploadPart<'_>) -> Result<u64, DriverError> {
-    let refused = |reason: String| DriverError::Failed { call: DriverCall::Copy, code: 0, reason };
-    let Holding::Allocated(allocation) = part.to else {
-        return Err(refused("the memory it goes to is a worker's, not of this process".to_owned()));
-    };
-    if part.contents.len() as u64 > allocation.bytes() {
-        return Err(refused(format!(
-            "its {} bytes do not fit into the {} bytes of memory they go to",
-            part.contents.len(),
-            allocation.bytes()
-        )));
-    }
-    Ok(allocation.address().0)
 }
 
 #[cfg(test)]
@@ -127,8 +125,8 @@ mod tests {
         let mut chunks = Chunks::default();
         let (mut to, mut start) = (1 << 30, 0);
         for (index, size) in sizes.iter().enumerate() {
-            let direct = pinned && index % 2 == 1;
-            chunks.add(to, &memory[start..start + size], direct, if direct { DIRECT_BYTES } else { buffer_bytes });
+            let pinned = (pinned && index % 2 == 1).then_some(PinnedId(7));
+            chunks.add(to, &memory[start..start + size], pinned, buffer_bytes);
             to += size.next_multiple_of(ALIGNMENT_BYTES) as u64;
             start += size;
         }

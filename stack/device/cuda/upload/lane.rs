@@ -100,9 +100,12 @@ impl Lane {
 
     /// Copies pinned contents from where they are.
     fn direct(&self, pieces: &[Piece<'_>]) -> Result<(), DriverError> {
-        for piece in pieces {
-            // SAFETY: the contents are borrowed until the upload returns, and `work` waits for the stream before.
-            unsafe { self.stream.copy(piece.to, piece.from.as_ptr(), piece.from.len()) }?;
+        for run in pieces.chunk_by(is_continued_in_place) {
+            let Some(first) = run.first() else { continue };
+            let bytes = run.iter().map(|piece| piece.from.len()).sum();
+            // SAFETY: the run lies in one pinned buffer without a gap. All of it is borrowed until the upload returns, and
+            // `work` waits for the stream before.
+            unsafe { self.stream.copy(first.to, first.from.as_ptr(), bytes) }?;
         }
         Ok(())
     }
@@ -141,5 +144,10 @@ fn from_slice(contents: &[u8]) -> std::ptr::NonNull<u8> {
 
 /// Whether `next` lies right behind `piece` both in the buffer and on the device, so that one copy does for both.
 fn is_continued(piece: &Piece<'_>, next: &Piece<'_>) -> bool {
-    piece.to + piece.from.len() as u64 == next.to && piece.at + piece.from.len() == next.at
+    piece.end() == next.to && piece.at + piece.from.len() == next.at
+}
+
+/// The same for contents in pinned memory. Two pinned buffers may lie side by side and are still two.
+fn is_continued_in_place(piece: &Piece<'_>, next: &Piece<'_>) -> bool {
+    piece.end() == next.to && piece.pinned == next.pinned && piece.from.as_ptr_range().end == next.from.as_ptr()
 }

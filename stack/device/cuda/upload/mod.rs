@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use chunks::Chunks;
 use lane::{Lane, Task};
-use pinned::is_pinned;
+use pinned::pinned_in;
 use stream::Event;
 
 pub use pinned::PinnedBuffer;
@@ -95,7 +95,7 @@ impl Uploader {
     /// # Errors
     /// As [`upload`](Self::upload).
     pub fn upload_unless(&mut self, parts: &[UploadPart<'_>], cancelled: &AtomicBool) -> Result<Uploaded, DriverError> {
-        let chunks = Chunks::cut(parts, self.settings.buffer_bytes, is_pinned)?;
+        let chunks = Chunks::cut(parts, self.settings.buffer_bytes, pinned_in)?;
         if chunks.chunks().is_empty() {
             return Ok(Uploaded::Whole);
         }

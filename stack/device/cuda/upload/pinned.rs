@@ -69,12 +69,17 @@ fn pinned() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
     PINNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether all of `contents` lies in one [`PinnedBuffer`].
-pub(super) fn is_pinned(contents: &[u8]) -> bool {
+/// One [`PinnedBuffer`] of those that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PinnedId(pub(super) usize);
+
+/// The [`PinnedBuffer`] that all of `contents` lies in, if there is one.
+pub(super) fn pinned_in(contents: &[u8]) -> Option<PinnedId> {
     let start = contents.as_ptr().addr();
     let pinned = pinned();
-    let below = pinned.range(..=start).next_back();
-    below.is_some_and(|(from, bytes)| start - from <= *bytes && contents.len() <= bytes - (start - from))
+    let (from, bytes) = pinned.range(..=start).next_back()?;
+    let behind = bytes.checked_sub(start - from)?;
+    (contents.len() <= behind).then_some(PinnedId(*from))
 }
 
 /// Pinned memory with nothing in it yet, freed when dropped.

@@ -50,3 +50,26 @@ fn page_bytes() -> usize {
 pub(super) fn populate(_contents: &[u8]) -> Result<(), DriverError> {
     Ok(())
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_cut_short_under_its_map_is_found_before_it_is_read() {
+        let bytes = 16 * page_bytes();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![1; bytes]).unwrap();
+        // SAFETY: nobody else has the file, and what is cut off below is not read.
+        let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+        populate(&map).expect("a whole file");
+        populate(&map[100..4000]).expect("part of a page");
+        file.set_len(4 * page_bytes() as u64).unwrap();
+        populate(&map[..4 * page_bytes()]).expect("what is still there");
+        let error = populate(&map).unwrap_err().to_string();
+        assert!(error.contains("cut short"), "{error}");
+        populate(&[]).expect("nothing to read");
+    }
+}
