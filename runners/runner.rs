@@ -2,6 +2,7 @@
 
 use headroom_base::{Case, HardEnvironment};
 use headroom_device::AllocationError;
+use headroom_device::cache::WeightHolding;
 use headroom_device::device::{Device, Holding};
 use headroom_family::architecture::Architecture;
 
@@ -16,6 +17,10 @@ pub struct Work<'a> {
     pub case: Case,
     /// How it runs.
     pub execution: Execution,
+    /// The model's weights, in the order of its list; none while the inputs are prepared.
+    pub weights: &'a [WeightHolding],
+    /// The inputs, in the order of the program's; none while they are prepared.
+    pub inputs: &'a [Holding],
 }
 
 /// The tensors an operation is given. They lie on the device before its window opens.
@@ -42,6 +47,11 @@ impl Inputs {
             }
         }
         Ok(inputs)
+    }
+
+    /// Where they lie, in the order in which they were placed.
+    pub fn holdings(&self) -> &[Holding] {
+        &self.holdings
     }
 
     /// Takes them off the device.

@@ -117,11 +117,11 @@ impl<'f> Session<'f> {
         let model = self.model(request.model)?;
         let architecture = self.architecture(model, &request.case)?;
         let execution = self.execution(model, &request.case);
-        let work = Work { architecture, case: request.case, execution };
+        let work = Work { architecture, case: request.case, execution, weights: &[], inputs: &[] };
         let device = self.cache.device();
         let failed = |source| StepError::Run { source, measurement: None };
         let inputs = self.runner.prepare(device, &work).map_err(failed)?;
-        let outcome = self.run_locked(request, &work);
+        let outcome = self.run_locked(request, &Work { inputs: inputs.holdings(), ..work });
         let released = inputs.release(device).map_err(failed);
         let report = outcome?;
         released?;
@@ -143,7 +143,8 @@ impl<'f> Session<'f> {
             beside.push(self.cache.lock(&ModelKey::from(key.as_str()), None)?);
         }
         let locked = self.cache.lock(&ModelKey::from(request.model), request.working_bytes)?;
-        let outcome = self.runner.run(self.cache.device(), work);
+        let weights = locked.weights();
+        let outcome = self.runner.run(self.cache.device(), &Work { weights: &weights, ..work.clone() });
         if let Err(error) = &outcome {
             mark_failed(&locked, error);
         }
@@ -169,8 +170,8 @@ impl<'f> Session<'f> {
     /// When the model is not known layer by layer, or the device has no room.
     pub fn prepare(&self, model: &str, case: Case) -> Result<Inputs, StepError> {
         let model = self.model(model)?;
-        let work =
-            Work { architecture: self.architecture(model, &case)?, case, execution: self.execution(model, &case) };
+        let (architecture, execution) = (self.architecture(model, &case)?, self.execution(model, &case));
+        let work = Work { architecture, case, execution, weights: &[], inputs: &[] };
         let failed = |source| StepError::Run { source, measurement: None };
         self.runner.prepare(self.cache.device(), &work).map_err(failed)
     }

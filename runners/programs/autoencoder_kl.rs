@@ -3,10 +3,11 @@
 use headroom_base::Operation;
 use headroom_family::architecture::{AutoencoderKl, AutoencoderKlFlux2};
 
+use super::computation::Pointwise;
 use super::derive::{Model, Request, Unsupported};
 use super::layers::{Convolution, GroupNorm, Pieces};
 use super::recorder::{Recorder, Tensor};
-use super::residual::{Downsample, PixelAttention, ResnetBlock, Upsample};
+use super::residual::{Downsample, EPSILON, PixelAttention, ResnetBlock, Upsample};
 use super::shape::Element;
 use super::tiling::Tiles;
 
@@ -19,7 +20,7 @@ struct Middle {
 
 impl Middle {
     fn new(channels: u64, groups: u64, attention: bool) -> Self {
-        let resnet = ResnetBlock::new(channels, channels, groups, None);
+        let resnet = ResnetBlock::new([channels, channels], groups, None);
         let attention = attention.then(|| PixelAttention::new(channels, groups));
         Self { attention, resnets: [resnet.clone(), resnet] }
     }
@@ -128,7 +129,7 @@ impl Half {
             hidden = self.middle(recorder, &hidden);
         }
         hidden = recorder.group_norm("conv_norm_out", &self.norm_out, &hidden);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         recorder.convolution("conv_out", &self.conv_out, &hidden)
     }
 }
@@ -236,7 +237,7 @@ impl Model for ImageAutoencoder {
         match request.case.operation {
             Operation::VaeDecode => {
                 let sizes = [batch, self.latent_channels, height / self.scale, width / self.scale];
-                let latents = recorder.input("latents", &sizes, recorder.element());
+                let latents = recorder.input("latents", &sizes);
                 Ok(vec![match Tiles::of_decode(request, [sizes[2], sizes[3]], self.scale)? {
                     Some(tiles) => tiles.run(recorder, &latents, |tile| self.decode(recorder, tile)),
                     None => self.decode(recorder, &latents),
@@ -244,7 +245,7 @@ impl Model for ImageAutoencoder {
             }
             Operation::VaeEncode => {
                 let sizes = [batch, self.image_channels, height, width];
-                let pixels = recorder.input("pixels", &sizes, recorder.element());
+                let pixels = recorder.input("pixels", &sizes);
                 let moments = match Tiles::of_encode(request, [height, width], self.scale)? {
                     Some(tiles) => tiles.run(recorder, &pixels, |tile| self.encode(recorder, tile)),
                     None => self.encode(recorder, &pixels),
@@ -265,7 +266,7 @@ fn encoder(numbers: &AutoencoderKl) -> Half {
     for (index, &outputs) in channels.iter().enumerate() {
         let mut resnets = Vec::new();
         for _ in 0..numbers.layers_per_block {
-            resnets.push(ResnetBlock::new(inputs, outputs, groups, None));
+            resnets.push(ResnetBlock::new([inputs, outputs], groups, None));
             inputs = outputs;
         }
         let downsample = (index + 1 < channels.len()).then(|| Downsample::new(outputs, true));
@@ -275,7 +276,7 @@ fn encoder(numbers: &AutoencoderKl) -> Half {
         conv_in: Convolution::flat(u64::from(numbers.image_channels), first, 3),
         levels,
         middle: Middle::new(last, groups, numbers.mid_block_add_attention),
-        norm_out: GroupNorm { groups, channels: last },
+        norm_out: GroupNorm { groups, channels: last, epsilon: EPSILON },
         conv_out: Convolution::flat(last, 2 * u64::from(numbers.latent_channels), 3),
         decodes: false,
     }
@@ -290,7 +291,7 @@ fn decoder(numbers: &AutoencoderKl, channels: &[u32]) -> Half {
     for (index, &outputs) in channels.iter().enumerate() {
         let mut resnets = Vec::new();
         for _ in 0..=numbers.layers_per_block {
-            resnets.push(ResnetBlock::new(inputs, outputs, groups, None));
+            resnets.push(ResnetBlock::new([inputs, outputs], groups, None));
             inputs = outputs;
         }
         let upsample = (index + 1 < channels.len()).then(|| Upsample::new(outputs));
@@ -300,7 +301,7 @@ fn decoder(numbers: &AutoencoderKl, channels: &[u32]) -> Half {
         conv_in: Convolution::flat(u64::from(numbers.latent_channels), first, 3),
         levels,
         middle: Middle::new(first, groups, numbers.mid_block_add_attention),
-        norm_out: GroupNorm { groups, channels: last },
+        norm_out: GroupNorm { groups, channels: last, epsilon: EPSILON },
         conv_out: Convolution::flat(last, u64::from(numbers.image_channels), 3),
         decodes: true,
     }

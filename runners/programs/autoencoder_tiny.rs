@@ -3,9 +3,21 @@
 use headroom_base::Operation;
 use headroom_family::architecture::AutoencoderTiny;
 
+use super::computation::Pointwise;
 use super::derive::{Model, Request, Unsupported};
 use super::layers::{Convolution, Pieces};
 use super::recorder::{Recorder, Tensor};
+
+/// Where latents begin to be squashed.
+const SQUASHED: f64 = 3.0;
+
+const fn times(factor: f64) -> Pointwise {
+    Pointwise::Affine { factor, summand: 0.0 }
+}
+
+const fn plus(summand: f64) -> Pointwise {
+    Pointwise::Affine { factor: 1.0, summand }
+}
 
 /// One link of the chain.
 #[derive(Clone, Debug)]
@@ -41,7 +53,7 @@ impl Chain {
             let _place = recorder.enter(format!("layers.{index}"));
             hidden = match link {
                 Link::Convolution(layer) => layer.forward(recorder, &hidden),
-                Link::Activation => recorder.map(&hidden, "relu"),
+                Link::Activation => recorder.map(&hidden, Pointwise::Relu, "relu"),
                 Link::Block(layers) => block(recorder, layers, &hidden),
                 Link::Upsample => recorder.upsample_nearest(&hidden, [2 * hidden.size(2), 2 * hidden.size(3)]),
             };
@@ -52,12 +64,12 @@ impl Chain {
 
 fn block(recorder: &Recorder, layers: &[Convolution; 3], input: &Tensor) -> Tensor {
     let mut hidden = recorder.convolution("conv.0", &layers[0], input);
-    hidden = recorder.map(&hidden, "relu");
+    hidden = recorder.map(&hidden, Pointwise::Relu, "relu");
     hidden = recorder.convolution("conv.2", &layers[1], &hidden);
-    hidden = recorder.map(&hidden, "relu");
+    hidden = recorder.map(&hidden, Pointwise::Relu, "relu");
     hidden = recorder.convolution("conv.4", &layers[2], &hidden);
-    hidden = recorder.combine(&hidden, input, "add residual");
-    recorder.map(&hidden, "relu")
+    hidden = recorder.combine(&hidden, input, Pointwise::Add, "add residual");
+    recorder.map(&hidden, Pointwise::Relu, "relu")
 }
 
 /// A distilled autoencoder.
@@ -87,19 +99,19 @@ impl TinyAutoencoder {
     /// Latents are squashed softly before, and pixels rescaled after.
     fn decode(&self, recorder: &Recorder, latents: &Tensor) -> Tensor {
         let _place = recorder.enter("decoder");
-        let mut squashed = recorder.scale(latents, "scale latents");
-        squashed = recorder.map(&squashed, "tanh");
-        squashed = recorder.scale(&squashed, "scale back");
+        let mut squashed = recorder.scale(latents, Pointwise::Over(SQUASHED), "scale latents");
+        squashed = recorder.map(&squashed, Pointwise::Tanh, "tanh");
+        squashed = recorder.scale(&squashed, times(SQUASHED), "scale back");
         squashed = self.decoder.forward(recorder, &squashed);
-        let stretched = recorder.scale(&squashed, "scale pixels");
-        recorder.scale(&stretched, "shift pixels")
+        let stretched = recorder.scale(&squashed, times(2.0), "scale pixels");
+        recorder.scale(&stretched, plus(-1.0), "shift pixels")
     }
 
     /// Pixels are rescaled before.
     fn encode(&self, recorder: &Recorder, pixels: &Tensor) -> Tensor {
         let _place = recorder.enter("encoder");
-        let shifted = recorder.scale(pixels, "shift pixels");
-        let scaled = recorder.scale(&shifted, "scale pixels");
+        let shifted = recorder.scale(pixels, plus(1.0), "shift pixels");
+        let scaled = recorder.scale(&shifted, Pointwise::Over(2.0), "scale pixels");
         drop(shifted);
         self.encoder.forward(recorder, &scaled)
     }
@@ -117,12 +129,12 @@ impl Model for TinyAutoencoder {
         match request.case.operation {
             Operation::VaeDecode => {
                 let sizes = [request.batch(), self.latent_channels, height / self.scale, width / self.scale];
-                let latents = recorder.input("latents", &sizes, recorder.element());
+                let latents = recorder.input("latents", &sizes);
                 Ok(vec![self.decode(recorder, &latents)])
             }
             Operation::VaeEncode => {
                 let sizes = [request.batch(), self.image_channels, height, width];
-                let pixels = recorder.input("pixels", &sizes, recorder.element());
+                let pixels = recorder.input("pixels", &sizes);
                 Ok(vec![self.encode(recorder, &pixels)])
             }
             _ => Err(request.no_such_operation("vae_decode, vae_encode")),

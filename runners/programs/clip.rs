@@ -3,11 +3,16 @@
 use headroom_base::Operation;
 use headroom_family::architecture::ClipTextEncoder;
 
+use super::attention::Seen;
+use super::computation::{Filling, Kernel, Pointwise, Reduction};
 use super::derive::{Model, Request, Unsupported};
 use super::layers::{Linear, Pieces};
 use super::recorder::{Recorder, Tensor};
-use super::shape::Element;
-use super::transformer_block::LayerNorm;
+use super::shape::{Element, Shape};
+use super::transformer_block::{LAYER_EPSILON, LayerNorm};
+
+/// The factor in the sigmoid form of GELU.
+const QUICK: f64 = 1.702;
 
 /// A CLIP text encoder.
 #[derive(Clone, Debug)]
@@ -24,7 +29,7 @@ impl From<&ClipTextEncoder> for ClipText {
         let (channels, inner) = (u64::from(numbers.hidden_size), u64::from(numbers.intermediate_size));
         Self {
             numbers: numbers.clone(),
-            norm: LayerNorm { channels, affine: true },
+            norm: LayerNorm { channels, affine: true, epsilon: LAYER_EPSILON },
             attention: Linear::new(channels, channels),
             widen: Linear::new(channels, inner),
             narrow: Linear::new(inner, channels),
@@ -40,7 +45,7 @@ impl ClipText {
             self.attend(recorder, &normed)
         };
         drop(normed);
-        hidden = recorder.combine(input, &hidden, "add attention");
+        hidden = recorder.combine(input, &hidden, Pointwise::Add, "add attention");
         let residual = hidden.clone();
         hidden = recorder.layer_norm("layer_norm2", &self.norm, &hidden);
         hidden = {
@@ -49,7 +54,7 @@ impl ClipText {
             fed = self.activate(recorder, fed);
             recorder.linear("fc2", &self.narrow, &fed)
         };
-        hidden = recorder.combine(&residual, &hidden, "add feed-forward");
+        hidden = recorder.combine(&residual, &hidden, Pointwise::Add, "add feed-forward");
         drop(residual);
         hidden
     }
@@ -64,6 +69,7 @@ impl ClipText {
             &recorder.heads(&query, heads),
             &recorder.heads(&key, heads),
             &recorder.heads(&value, heads),
+            Seen::Earlier,
         );
         hidden = recorder.contiguous(&hidden.transpose(1, 2));
         hidden = recorder.reshape(&hidden, sizes);
@@ -78,26 +84,40 @@ impl ClipText {
     fn activate(&self, recorder: &Recorder, input: Tensor) -> Tensor {
         let _place = recorder.enter("activation_fn");
         if !self.numbers.quick_gelu {
-            return recorder.map(&input, "gelu");
+            return recorder.map(&input, Pointwise::Gelu { tanh: false }, "gelu");
         }
-        let scaled = recorder.scale(&input, "scale");
-        let gate = recorder.map(&scaled, "sigmoid");
+        let scaled = recorder.scale(&input, Pointwise::Affine { factor: QUICK, summand: 0.0 }, "scale");
+        let gate = recorder.map(&scaled, Pointwise::Sigmoid, "sigmoid");
         drop(scaled);
-        recorder.combine(&input, &gate, "gate")
+        recorder.combine(&input, &gate, Pointwise::Multiply, "gate")
+    }
+
+    /// The embeddings of tokens and of positions.
+    fn tables(&self, recorder: &Recorder) -> (Tensor, Tensor) {
+        let table =
+            |name: &str, rows: u32| recorder.parameter(name, Shape::contiguous(&[u64::from(rows), self.norm.channels]));
+        (
+            table("embeddings.token_embedding.weight", self.numbers.vocab_size),
+            table("embeddings.position_embedding.weight", self.numbers.max_position_embeddings),
+        )
     }
 
     /// The state of the last token: found by comparing ids, picked by index.
     fn pool(&self, recorder: &Recorder, ids: &Tensor, states: &Tensor) -> Tensor {
         let (batch, tokens) = (ids.size(0), ids.size(1));
-        let items = recorder.empty(&[batch], Element::Int64, "items");
-        let narrow = recorder.empty(&[batch, tokens], Element::Int32, "ids as int32");
-        let matches = recorder.empty(&[batch, tokens], Element::Bool, "end of text");
+        let plane = [batch, tokens];
+        let items = recorder.range(batch, 1.0, Element::Int64, "items");
+        let narrow = recorder.computed(&plane, Element::Int32, Pointwise::Copy, &[ids], "ids as int32");
+        let end = Pointwise::Equals(f64::from(self.numbers.vocab_size.saturating_sub(1)));
+        let matches = recorder.computed(&plane, Element::Bool, end, &[&narrow], "end of text");
         drop(narrow);
-        let counted = recorder.empty(&[batch, tokens], Element::Int32, "end of text as int32");
+        let counted = recorder.computed(&plane, Element::Int32, Pointwise::Copy, &[&matches], "end of text as int32");
         drop(matches);
-        let index = recorder.empty(&[batch], Element::Int64, "end of text index");
+        let first = (Reduction::FirstLargest, 1);
+        let index = recorder.reduced(&counted, first, &[batch], Element::Int64, "end of text index");
         drop(counted);
         let pooled = recorder.empty(&[batch, states.size(2)], states.element, "pooled");
+        recorder.launch(Kernel::PickRow, &[states, &index], &[&pooled]);
         drop(index);
         drop(items);
         pooled
@@ -145,10 +165,15 @@ impl Model for ClipText {
             return Err(request.no_such_extent(format!("at most {most} tokens")));
         }
         let (batch, channels) = (request.batch(), self.norm.channels);
-        let ids = recorder.input("input_ids", &[batch, tokens], Element::Int64);
-        let words = recorder.empty(&[batch, tokens, channels], recorder.element(), "token embedding");
-        let places = recorder.empty(&[1, tokens, channels], recorder.element(), "position embedding");
-        let embedded = recorder.combine(&words, &places, "add positions");
+        let vocabulary = u64::from(self.numbers.vocab_size);
+        let ids = recorder.input_of("input_ids", &[batch, tokens], Element::Int64, Filling::Below(vocabulary));
+        let text_model = self.numbers.projection_dim.map(|_| recorder.enter("text_model"));
+        let (words, places) = self.tables(recorder);
+        let words = recorder.gathered(&words, &ids, "token embedding");
+        let row = Shape::contiguous(&[1, most]);
+        let positions = recorder.parameter_of("embeddings.position_ids", row, Element::Int64).narrow(1, 0, tokens);
+        let places = recorder.gathered(&places, &positions, "position embedding");
+        let embedded = recorder.combine(&words, &places, Pointwise::Add, "add positions");
         drop(words);
         drop(places);
         let mut hidden = embedded.clone();
@@ -160,6 +185,7 @@ impl Model for ClipText {
         let pooled = self.pool(recorder, &ids, &normed);
         drop(embedded);
         drop(hidden);
+        drop(text_model);
         let mut output = vec![normed, pooled];
         if let Some(width) = self.numbers.projection_dim {
             let projection = Linear::without_bias(channels, u64::from(width));

@@ -125,6 +125,8 @@ pub enum Pointwise {
     IsLess(f64),
     /// b where a is not 0, c elsewhere.
     Choose,
+    /// a where its place in the last dimension is not after its place in the last but one, −∞ elsewhere.
+    MaskLater,
 }
 
 /// What is reduced along one dimension, which stays with size 1 or goes away.

@@ -7,12 +7,14 @@ use super::autoencoder_kl::ImageAutoencoder;
 use super::autoencoder_tiny::TinyAutoencoder;
 use super::causal::VideoAutoencoder;
 use super::clip::ClipText;
+use super::computation::{Computation, Given, Source};
 use super::estimator::converted;
 use super::execution::Execution;
 use super::flux::Flux;
 use super::layers::Pieces;
 use super::program::{Piece, Program};
-use super::recorder::{Recorder, Tensor};
+use super::recorder::{Computed, Recorder, Tensor};
+use super::shape::Element;
 use super::t5::T5;
 use super::unet::Unet;
 
@@ -38,6 +40,14 @@ pub enum Unsupported {
         case: Case,
         /// What it takes.
         supported: String,
+    },
+    /// The operation uses a parameter that the model's list does not have: a defect of headroom.
+    #[error("{architecture} computes with `{name}`, which is none of its parameters; please report this")]
+    Parameter {
+        /// The architecture's kind.
+        architecture: &'static str,
+        /// The parameter.
+        name: String,
     },
     /// The architecture's programs do not run tile by tile.
     #[error(
@@ -174,14 +184,51 @@ pub fn program(architecture: &Architecture, case: &Case, execution: &Execution) 
     };
     let output = model(architecture).run(&recorder, Request { kind: architecture.kind(), case })?;
     drop(copies);
-    let program = recorder.finish(*case);
+    let (program, _) = recorder.finish(*case);
     drop(output);
     Ok(program)
+}
+
+/// The program of one operation with what it computes.
+///
+/// # Errors
+/// As [`program`], and where the operation asks for a parameter that the model does not have.
+pub fn computation(
+    architecture: &Architecture,
+    case: &Case,
+    execution: &Execution,
+) -> Result<Computation, Unsupported> {
+    let recorder = Recorder::computing(execution, case.dtype);
+    let stored = execution.stored.unwrap_or(case.dtype);
+    let parameters = parameters(architecture, stored);
+    let mut copies = Vec::new();
+    for (index, given) in parameters.iter().enumerate() {
+        let source = Source::Parameter(index);
+        let floating = matches!(given.element, Element::Float(_));
+        let copy = (floating && stored != case.dtype).then(|| recorder.converted(source, given, case.dtype));
+        recorder.know_parameter(&given.name, source, copy.as_ref(), given.element);
+        copies.extend(copy);
+    }
+    let output = model(architecture).run(&recorder, Request { kind: architecture.kind(), case })?;
+    let outputs = output.iter().map(Tensor::view).collect();
+    recorder.forget_parameters();
+    drop(copies);
+    let (program, computed) = recorder.finish(*case);
+    drop(output);
+    let Computed { inputs, launches, unknown } = computed.unwrap_or_default();
+    match unknown {
+        Some(name) => Err(Unsupported::Parameter { architecture: architecture.kind(), name }),
+        None => Ok(Computation { program, launches, inputs, parameters, outputs }),
+    }
 }
 
 /// Every parameter and buffer of the model with its size in `dtype`, in the order in which the reference moves them to
 /// a device.
 pub fn weights(architecture: &Architecture, dtype: DType) -> Vec<Piece> {
+    parameters(architecture, dtype).iter().map(Piece::from).collect()
+}
+
+fn parameters(architecture: &Architecture, dtype: DType) -> Vec<Given> {
     let mut pieces = Pieces::new(dtype);
     model(architecture).parameters(&mut pieces);
     pieces.into_list()

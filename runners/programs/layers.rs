@@ -2,6 +2,7 @@
 
 use headroom_base::{DType, MemoryLayout};
 
+use super::computation::{Filling, Given, Kernel};
 use super::execution::Library;
 use super::program::{Piece, Role};
 use super::recorder::{Recorder, Tensor};
@@ -13,8 +14,11 @@ use super::workspaces::ConvolutionCall;
 pub(super) struct Pieces {
     dtype: DType,
     path: Vec<String>,
-    list: Vec<Piece>,
+    list: Vec<Given>,
 }
+
+/// The greatest distance of a bias, or of a scale from 1, where nobody gave them values.
+const SMALL: f32 = 0.1;
 
 impl Pieces {
     pub(super) fn new(dtype: DType) -> Self {
@@ -29,26 +33,38 @@ impl Pieces {
     }
 
     /// A parameter of these sizes, in the model's element type.
+    ///
+    /// Where nobody gives it values, weights are so large that a layer keeps the size of what it is given: uniform with
+    /// a variance of one over the terms of a sum.
     pub(super) fn parameter(&mut self, name: &str, sizes: &[u64]) {
-        self.add(name, sizes.iter().product::<u64>() * self.dtype.element_bytes(), true);
+        let terms: u64 = sizes.iter().skip(1).product();
+        let filling = match name.rsplit('.').next() {
+            Some("bias") => Filling::Around { centre: 0.0, amplitude: SMALL },
+            _ if terms <= 1 => Filling::Around { centre: 1.0, amplitude: SMALL },
+            _ => Filling::Around { centre: 0.0, amplitude: (3.0 / terms as f32).sqrt() },
+        };
+        self.add(name, sizes, Element::Float(self.dtype), filling);
     }
 
     /// A buffer, whose element type is its own.
     pub(super) fn buffer(&mut self, name: &str, sizes: &[u64], element: Element) {
-        self.add(name, sizes.iter().product::<u64>() * element.bytes(), false);
+        self.add(name, sizes, element, Filling::Counting);
     }
 
-    fn add(&mut self, name: &str, bytes: u64, floating: bool) {
-        let mut full = self.path.join(".");
-        if !full.is_empty() {
-            full.push('.');
-        }
-        full.push_str(name);
-        self.list.push(Piece { name: full, bytes, floating });
+    fn add(&mut self, name: &str, sizes: &[u64], element: Element, filling: Filling) {
+        let name = self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".");
+        self.list.push(Given { name, elements: sizes.iter().product(), element, filling });
     }
 
-    pub(super) fn into_list(self) -> Vec<Piece> {
+    pub(super) fn into_list(self) -> Vec<Given> {
         self.list
+    }
+}
+
+impl From<&Given> for Piece {
+    fn from(given: &Given) -> Self {
+        let floating = matches!(given.element, Element::Float(_));
+        Self { name: given.name.clone(), bytes: given.elements * given.element.bytes(), floating }
     }
 }
 
@@ -91,7 +107,7 @@ impl Convolution {
 
     /// Copies of operands in the library's layout, then the output, then its workspace; the bias is added in place.
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
-        let weight = recorder.weight(Shape::of(&self.weight_sizes(), recorder.execution.memory_layout));
+        let weight = recorder.parameter("weight", Shape::of(&self.weight_sizes(), recorder.execution.memory_layout));
         let last = [input.shape.suggested_layout(), weight.shape.suggested_layout()];
         let layout = if last.contains(&MemoryLayout::ChannelsLast) {
             MemoryLayout::ChannelsLast
@@ -116,7 +132,14 @@ impl Convolution {
             output,
             kernel: self.kernel.clone(),
         };
-        drop(recorder.workspace(recorder.execution.workspaces.convolution(&call).total(), "convolution workspace"));
+        let bytes = recorder.execution.workspaces.convolution(&call).total();
+        let workspace = recorder.workspace(bytes, "convolution workspace");
+        let bias = self.bias.then(|| recorder.parameter("bias", Shape::contiguous(&[self.outputs])));
+        let (stride, padding) = (self.stride.clone(), self.padding.clone());
+        let kernel = Kernel::Convolution { stride, padding, workspace: workspace.id() };
+        let reads: Vec<&Tensor> = [&input, &weight].into_iter().chain(&bias).collect();
+        recorder.launch(kernel, &reads, &[&result]);
+        drop(workspace);
         drop(weight);
         drop(input);
         result
@@ -128,6 +151,8 @@ impl Convolution {
 pub(super) struct GroupNorm {
     pub(super) groups: u64,
     pub(super) channels: u64,
+    /// What is added to the variance.
+    pub(super) epsilon: f64,
 }
 
 impl GroupNorm {
@@ -145,6 +170,10 @@ impl GroupNorm {
         let deviation = recorder.empty(&[batch, self.groups], input.element, "group_norm deviation");
         let scale = recorder.empty(&[batch, self.channels], Element::FP32, "group_norm scale");
         let shift = recorder.empty(&[batch, self.channels], Element::FP32, "group_norm shift");
+        let [weight, bias] =
+            ["weight", "bias"].map(|name| recorder.parameter(name, Shape::contiguous(&[self.channels])));
+        let kernel = Kernel::GroupNorm { groups: self.groups, epsilon: self.epsilon };
+        recorder.launch(kernel, &[&dense, &weight, &bias], &[&output, &mean, &deviation, &scale, &shift]);
         drop(shift);
         drop(scale);
         drop(mean);
@@ -186,6 +215,11 @@ impl Linear {
         sizes[rank - 1] = self.outputs;
         let joined = self.bias && (rank == 2 || (rank == 3 && input.shape.is_contiguous()));
         recorder.prepare(if joined { Library::CublasLt } else { Library::Cublas });
-        recorder.empty(&sizes, input.element, "linear")
+        let output = recorder.empty(&sizes, input.element, "linear");
+        let weight = recorder.parameter("weight", Shape::contiguous(&[self.outputs, self.inputs]));
+        let bias = self.bias.then(|| recorder.parameter("bias", Shape::contiguous(&[self.outputs])));
+        let reads: Vec<&Tensor> = [input, &weight].into_iter().chain(&bias).collect();
+        recorder.launch(Kernel::MatrixProduct, &reads, &[&output]);
+        output
     }
 }

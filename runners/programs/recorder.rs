@@ -1,12 +1,13 @@
 //! Tensors that exist only as sizes: each is logged when it is made and when its last holder lets go.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use headroom_base::{Case, DType, MemoryLayout};
 
+use super::computation::{Filling, Given, Kernel, Launch, Pointwise, Source, View};
 use super::execution::{Execution, Library};
 use super::program::{Label, Piece, Program, Role, Step, TensorId};
 use super::shape::{Element, Shape};
@@ -20,14 +21,14 @@ struct Log {
 /// The memory behind one or more tensors.
 #[derive(Debug)]
 struct Storage {
-    /// `None` for what is there before the operation: weights and inputs.
-    tensor: Option<TensorId>,
+    source: Source,
     log: Rc<Log>,
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let (Some(tensor), false) = (self.tensor, self.log.closed.get()) {
+        // What is there before the operation, weights and inputs, is not its to free.
+        if let (Source::Tensor(tensor), false) = (self.source, self.log.closed.get()) {
             self.log.steps.borrow_mut().push(Step::Free { tensor });
         }
     }
@@ -37,6 +38,8 @@ impl Drop for Storage {
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     storage: Rc<Storage>,
+    /// Where its first element lies in the memory, in elements.
+    offset: u64,
     pub(super) shape: Shape,
     pub(super) element: Element,
 }
@@ -53,7 +56,25 @@ impl Tensor {
     }
 
     fn with_shape(&self, shape: Shape) -> Self {
-        Self { storage: Rc::clone(&self.storage), shape, element: self.element }
+        Self { storage: Rc::clone(&self.storage), offset: self.offset, shape, element: self.element }
+    }
+
+    fn moved(self, elements: u64) -> Self {
+        Self { offset: self.offset + elements, ..self }
+    }
+
+    /// Its elements as a kernel sees them.
+    pub(super) fn view(&self) -> View {
+        let Shape { sizes, strides } = self.shape.clone();
+        View { source: self.storage.source, element: self.element, offset: self.offset, sizes, strides }
+    }
+
+    /// The tensor of the program that it lies in, where it lies in one.
+    pub(super) fn id(&self) -> Option<TensorId> {
+        match self.storage.source {
+            Source::Tensor(tensor) => Some(tensor),
+            Source::Input(_) | Source::Parameter(_) | Source::Nothing => None,
+        }
     }
 
     /// A view with dimensions in another order.
@@ -68,18 +89,53 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// A view of `length` elements of one dimension. (Where it starts does not matter to memory.)
-    pub(super) fn narrow(&self, dimension: usize, length: u64) -> Self {
+    /// A view of up to `length` elements of one dimension from `start` on.
+    pub(super) fn narrow(&self, dimension: usize, start: u64, length: u64) -> Self {
         let mut shape = self.shape.clone();
-        shape.sizes[dimension] = length.min(shape.sizes[dimension]);
-        self.with_shape(shape)
+        let start = start.min(shape.sizes[dimension]);
+        shape.sizes[dimension] = length.min(shape.sizes[dimension] - start);
+        let skipped = start * shape.strides[dimension];
+        self.with_shape(shape).moved(skipped)
+    }
+
+    /// A view of the last `length` elements of one dimension, or of all where it has fewer.
+    pub(super) fn last(&self, dimension: usize, length: u64) -> Self {
+        self.narrow(dimension, self.size(dimension).saturating_sub(length), length)
+    }
+
+    /// A view of one of `parts` equal parts of a dimension.
+    pub(super) fn part(&self, dimension: usize, index: u64, parts: u64) -> Self {
+        let length = self.size(dimension) / parts.max(1);
+        self.narrow(dimension, index * length, length)
     }
 
     /// A view of one index of a dimension, which goes away.
-    pub(super) fn select(&self, dimension: usize) -> Self {
+    pub(super) fn select(&self, dimension: usize, index: u64) -> Self {
         let mut shape = self.shape.clone();
         shape.sizes.remove(dimension);
-        shape.strides.remove(dimension);
+        let skipped = index * shape.strides.remove(dimension);
+        self.with_shape(shape).moved(skipped)
+    }
+
+    /// A view of the last dimension as pairs of neighbours: (…, 2n) as (…, n, 2).
+    pub(super) fn pairs(&self) -> Self {
+        let mut shape = self.shape.clone();
+        if let (Some(size), Some(stride)) = (shape.sizes.pop(), shape.strides.pop()) {
+            shape.sizes.extend([size / 2, 2]);
+            shape.strides.extend([2 * stride, stride]);
+        }
+        self.with_shape(shape)
+    }
+
+    /// A view under these sizes in which dimensions of size 1 are repeated.
+    pub(super) fn expand(&self, sizes: &[u64]) -> Self {
+        let mut shape = self.shape.clone();
+        for (dimension, &size) in sizes.iter().enumerate() {
+            if shape.sizes[dimension] != size {
+                shape.sizes[dimension] = size;
+                shape.strides[dimension] = 0;
+            }
+        }
         self.with_shape(shape)
     }
 
@@ -106,10 +162,32 @@ pub(super) struct Recorder {
     place: RefCell<Vec<String>>,
     ready: RefCell<BTreeSet<Library>>,
     inputs: RefCell<Vec<Piece>>,
+    /// What is computed, where that is asked for.
+    computing: Option<Computing>,
     /// How the operation is executed.
     pub(super) execution: Execution,
     /// The element type it computes in.
     pub(super) dtype: DType,
+}
+
+/// What a recording of launches needs and gathers.
+#[derive(Debug, Default)]
+pub(super) struct Computing {
+    /// Where each parameter lies, by name.
+    parameters: RefCell<HashMap<String, Tensor>>,
+    inputs: RefCell<Vec<Given>>,
+    launches: RefCell<Vec<Launch>>,
+    /// The first parameter that was asked for and is none of the model's.
+    unknown: RefCell<Option<String>>,
+}
+
+/// What came of a recording of launches.
+#[derive(Debug, Default)]
+pub(super) struct Computed {
+    pub(super) inputs: Vec<Given>,
+    pub(super) launches: Vec<Launch>,
+    /// A parameter that was asked for and is none of the model's.
+    pub(super) unknown: Option<String>,
 }
 
 /// Names the module whose operators follow, until it is dropped.
@@ -130,9 +208,43 @@ impl Recorder {
             place: RefCell::default(),
             ready: RefCell::default(),
             inputs: RefCell::default(),
+            computing: None,
             execution: execution.clone(),
             dtype,
         }
+    }
+
+    /// A recorder that records what is computed as well.
+    pub(super) fn computing(execution: &Execution, dtype: DType) -> Self {
+        Self { computing: Some(Computing::default()), ..Self::new(execution, dtype) }
+    }
+
+    /// Says where the parameter of a name lies, for a recording of launches.
+    pub(super) fn know_parameter(&self, name: &str, source: Source, copy: Option<&Tensor>, element: Element) {
+        let Some(computing) = &self.computing else { return };
+        let tensor = copy.cloned().unwrap_or_else(|| self.given(source, Shape::contiguous(&[]), element));
+        computing.parameters.borrow_mut().insert(name.to_owned(), tensor);
+    }
+
+    /// Lets go of copies of parameters that it was told of.
+    pub(super) fn forget_parameters(&self) {
+        if let Some(computing) = &self.computing {
+            computing.parameters.borrow_mut().clear();
+        }
+    }
+
+    /// Records a launch, where launches are recorded.
+    pub(super) fn launch(&self, kernel: Kernel, reads: &[&Tensor], writes: &[&Tensor]) {
+        let Some(computing) = &self.computing else { return };
+        let views = |tensors: &[&Tensor]| tensors.iter().map(|tensor| tensor.view()).collect();
+        let after = self.log.steps.borrow().len();
+        let launch = Launch { after, kernel, reads: views(reads), writes: views(writes) };
+        computing.launches.borrow_mut().push(launch);
+    }
+
+    /// Records an elementwise launch.
+    pub(super) fn pointwise(&self, function: Pointwise, reads: &[&Tensor], output: &Tensor) {
+        self.launch(Kernel::Pointwise(function), reads, &[output]);
     }
 
     /// The element type it computes in.
@@ -157,27 +269,50 @@ impl Recorder {
         Some(tensor)
     }
 
-    fn tensor(&self, id: Option<TensorId>, shape: Shape, element: Element) -> Tensor {
-        Tensor { storage: Rc::new(Storage { tensor: id, log: Rc::clone(&self.log) }), shape, element }
+    fn given(&self, source: Source, shape: Shape, element: Element) -> Tensor {
+        Tensor { storage: Rc::new(Storage { source, log: Rc::clone(&self.log) }), offset: 0, shape, element }
     }
 
-    /// A tensor that the operation is given: its memory is there before it starts.
-    pub(super) fn input(&self, name: &str, sizes: &[u64], element: Element) -> Tensor {
+    fn tensor(&self, id: Option<TensorId>, shape: Shape, element: Element) -> Tensor {
+        self.given(id.map_or(Source::Nothing, Source::Tensor), shape, element)
+    }
+
+    /// A floating tensor that the operation is given: its memory is there before it starts.
+    pub(super) fn input(&self, name: &str, sizes: &[u64]) -> Tensor {
+        self.input_of(name, sizes, self.element(), Filling::Around { centre: 0.0, amplitude: 1.0 })
+    }
+
+    /// A tensor that the operation is given, of this element type and with these values where nobody gives it others.
+    pub(super) fn input_of(&self, name: &str, sizes: &[u64], element: Element, filling: Filling) -> Tensor {
         let shape = Shape::of(sizes, self.execution.memory_layout);
         let bytes = shape.elements() * element.bytes();
         let floating = matches!(element, Element::Float(_));
+        let index = self.inputs.borrow().len();
         self.inputs.borrow_mut().push(Piece { name: name.to_owned(), bytes, floating });
-        self.tensor(None, shape, element)
+        if let Some(computing) = &self.computing {
+            let given = Given { name: name.to_owned(), elements: shape.elements(), element, filling };
+            computing.inputs.borrow_mut().push(given);
+        }
+        self.given(Source::Input(index), shape, element)
     }
 
-    /// A tensor of the caller's that needs no memory of its own.
-    pub(super) fn weight_free(&self, sizes: &[u64]) -> Tensor {
-        self.tensor(None, Shape::contiguous(sizes), Element::FP32)
+    /// A parameter of the current module, whose memory is no part of the operation.
+    pub(super) fn parameter(&self, name: &str, shape: Shape) -> Tensor {
+        self.parameter_of(name, shape, self.element())
     }
 
-    /// A weight, whose memory is no part of the operation.
-    pub(super) fn weight(&self, shape: Shape) -> Tensor {
-        self.tensor(None, shape, self.element())
+    /// A parameter or buffer of the current module that has an element type of its own.
+    pub(super) fn parameter_of(&self, name: &str, shape: Shape, element: Element) -> Tensor {
+        let Some(computing) = &self.computing else { return self.given(Source::Nothing, shape, element) };
+        let place = self.place.borrow().join(".");
+        let full = if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+        match computing.parameters.borrow().get(&full) {
+            Some(known) => known.with_shape(shape),
+            None => {
+                computing.unknown.borrow_mut().get_or_insert(full);
+                self.given(Source::Nothing, shape, element)
+            }
+        }
     }
 
     /// A new tensor of this shape.
@@ -209,6 +344,18 @@ impl Recorder {
         self.tensor(id, Shape::contiguous(&[bytes]), Element::Bool)
     }
 
+    /// A copy of a parameter in the element type that the operation computes in.
+    pub(super) fn converted(&self, source: Source, given: &Given, dtype: DType) -> Tensor {
+        let copy = Tensor {
+            shape: Shape::contiguous(&[given.elements]),
+            element: Element::Float(dtype),
+            ..self.converted_weight(given.elements * dtype.element_bytes())
+        };
+        let stored = self.given(source, copy.shape.clone(), given.element);
+        self.pointwise(Pointwise::Copy, &[&stored], &copy);
+        copy
+    }
+
     /// Scratch memory that lives until the returned value is dropped.
     pub(super) fn workspace(&self, bytes: u64, operator: &'static str) -> Tensor {
         let id = self.log_allocation(bytes, operator, Role::Workspace);
@@ -224,8 +371,13 @@ impl Recorder {
     }
 
     /// Ends the recording; what still lives is the operation's output.
-    pub(super) fn finish(self, case: Case) -> Program {
+    pub(super) fn finish(self, case: Case) -> (Program, Option<Computed>) {
         self.log.closed.set(true);
-        Program { case, inputs: self.inputs.take(), steps: self.log.steps.take() }
+        let computed = self.computing.map(|computing| Computed {
+            inputs: computing.inputs.into_inner(),
+            launches: computing.launches.into_inner(),
+            unknown: computing.unknown.into_inner(),
+        });
+        (Program { case, inputs: self.inputs.into_inner(), steps: self.log.steps.take() }, computed)
     }
 }

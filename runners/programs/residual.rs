@@ -1,7 +1,13 @@
 //! Residual blocks of image models: `ResnetBlock2D`, up- and downsampling, and the single-head attention between them.
 
+use super::attention::Seen;
+use super::computation::Pointwise;
 use super::layers::{Convolution, GroupNorm, Linear, Pieces};
 use super::recorder::{Recorder, Tensor};
+
+/// What normalisations add to a variance, in denoisers and everywhere else.
+pub(super) const DENOISER_EPSILON: f64 = 1e-5;
+pub(super) const EPSILON: f64 = 1e-6;
 
 /// Two convolutions with a shortcut, and a time embedding where the model has one.
 #[derive(Clone, Debug)]
@@ -15,12 +21,14 @@ pub(super) struct ResnetBlock {
 }
 
 impl ResnetBlock {
-    pub(super) fn new(inputs: u64, outputs: u64, groups: u64, time_channels: Option<u64>) -> Self {
+    /// From and to these channels; those with a time embedding are denoisers'.
+    pub(super) fn new([inputs, outputs]: [u64; 2], groups: u64, time_channels: Option<u64>) -> Self {
+        let epsilon = if time_channels.is_some() { DENOISER_EPSILON } else { EPSILON };
         Self {
-            norm1: GroupNorm { groups, channels: inputs },
+            norm1: GroupNorm { groups, channels: inputs, epsilon },
             conv1: Convolution::flat(inputs, outputs, 3),
             time: time_channels.map(|channels| Linear::new(channels, outputs)),
-            norm2: GroupNorm { groups, channels: outputs },
+            norm2: GroupNorm { groups, channels: outputs, epsilon },
             conv2: Convolution::flat(outputs, outputs, 3),
             shortcut: (inputs != outputs).then(|| Convolution::flat(inputs, outputs, 1)),
         }
@@ -41,26 +49,26 @@ impl ResnetBlock {
 
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor, time: Option<&Tensor>) -> Tensor {
         let mut hidden = recorder.group_norm("norm1", &self.norm1, input);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         hidden = recorder.convolution("conv1", &self.conv1, &hidden);
         let mut embedding = None;
         if let (Some(layer), Some(time)) = (&self.time, time) {
-            let activated = recorder.map(time, "silu");
+            let activated = recorder.map(time, Pointwise::Silu, "silu");
             let projected = recorder.linear("time_emb_proj", layer, &activated);
             drop(activated);
             let projected = projected.unsqueeze(2).unsqueeze(3);
-            hidden = recorder.combine(&hidden, &projected, "add time embedding");
+            hidden = recorder.combine(&hidden, &projected, Pointwise::Add, "add time embedding");
             embedding = Some(projected);
         }
         hidden = recorder.group_norm("norm2", &self.norm2, &hidden);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         hidden = recorder.convolution("conv2", &self.conv2, &hidden);
         let residual = match &self.shortcut {
             Some(shortcut) => recorder.convolution("conv_shortcut", shortcut, input),
             None => input.clone(),
         };
-        let sum = recorder.combine(&residual, &hidden, "add residual");
-        let output = recorder.scale(&sum, "scale output");
+        let sum = recorder.combine(&residual, &hidden, Pointwise::Add, "add residual");
+        let output = recorder.scale(&sum, Pointwise::Over(1.0), "scale output");
         drop(sum);
         drop(residual);
         drop(embedding);
@@ -111,7 +119,7 @@ impl Downsample {
     }
 
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
-        let input = if self.pads { recorder.pad(input, &[1, 1]) } else { input.clone() };
+        let input = if self.pads { recorder.pad(input, &[[0, 1], [0, 1]]) } else { input.clone() };
         recorder.convolution("conv", &self.convolution, &input)
     }
 }
@@ -125,7 +133,7 @@ pub(super) struct PixelAttention {
 
 impl PixelAttention {
     pub(super) fn new(channels: u64, groups: u64) -> Self {
-        Self { norm: GroupNorm { groups, channels }, projection: Linear::new(channels, channels) }
+        Self { norm: GroupNorm { groups, channels, epsilon: EPSILON }, projection: Linear::new(channels, channels) }
     }
 
     pub(super) fn parameters(&self, pieces: &mut Pieces) {
@@ -146,12 +154,12 @@ impl PixelAttention {
         let query = heads(recorder.linear("to_q", &self.projection, &normed));
         let key = heads(recorder.linear("to_k", &self.projection, &normed));
         let value = heads(recorder.linear("to_v", &self.projection, &normed));
-        let mut hidden = recorder.attention(&query, &key, &value);
+        let mut hidden = recorder.attention(&query, &key, &value, Seen::All);
         hidden = recorder.reshape(&hidden.transpose(1, 2), &[batch, pixels, channels]);
         hidden = recorder.linear("to_out.0", &self.projection, &hidden);
         hidden = recorder.reshape(&hidden.transpose(1, 2), &[batch, channels, rows, columns]);
-        hidden = recorder.combine(&hidden, input, "add residual");
-        hidden = recorder.scale(&hidden, "scale output");
+        hidden = recorder.combine(&hidden, input, Pointwise::Add, "add residual");
+        hidden = recorder.scale(&hidden, Pointwise::Over(1.0), "scale output");
         drop(normed);
         drop(query);
         drop(key);

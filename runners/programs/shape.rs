@@ -4,7 +4,7 @@ use headroom_base::{DType, MemoryLayout};
 
 /// Element type of a tensor, floating or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Element {
+pub enum Element {
     /// A floating type.
     Float(DType),
     /// 64-bit integers: token ids, positions.
@@ -18,10 +18,11 @@ pub(super) enum Element {
 }
 
 impl Element {
-    pub(super) const FP32: Self = Self::Float(DType::Fp32);
+    /// Single precision.
+    pub const FP32: Self = Self::Float(DType::Fp32);
 
     /// Bytes of one element.
-    pub(super) const fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         match self {
             Self::Float(dtype) => dtype.element_bytes(),
             Self::Int64 | Self::Fp64 => 8,
@@ -31,7 +32,7 @@ impl Element {
     }
 
     /// Whether it is a floating type of half width.
-    pub(super) const fn is_half(self) -> bool {
+    pub const fn is_half(self) -> bool {
         matches!(self, Self::Float(DType::Fp16 | DType::Bf16))
     }
 }

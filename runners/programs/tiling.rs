@@ -2,6 +2,7 @@
 
 use headroom_base::Tiling;
 
+use super::computation::Pointwise;
 use super::derive::{Request, Unsupported};
 use super::recorder::{Recorder, Tensor};
 
@@ -86,7 +87,7 @@ impl Tiles {
             for left in starts(input.size(3)) {
                 let height = self.side.min(input.size(2) - top);
                 let width = self.side.min(input.size(3) - left);
-                tile = operation(&input.narrow(2, height).narrow(3, width));
+                tile = operation(&input.narrow(2, top, height).narrow(3, left, width));
                 row.push(tile.clone());
             }
             rows.push(row);
@@ -103,7 +104,7 @@ impl Tiles {
                 if j > 0 {
                     self.blend(recorder, &row[j - 1], tile, 3);
                 }
-                kept.push(tile.narrow(2, self.kept).narrow(3, self.kept));
+                kept.push(tile.narrow(2, 0, self.kept).narrow(3, 0, self.kept));
             }
             joined.push(recorder.cat(&kept.iter().collect::<Vec<_>>(), 3));
         }
@@ -116,10 +117,15 @@ impl Tiles {
     /// Line by line: both neighbours scaled, then added, then copied into place.
     fn blend(&self, recorder: &Recorder, neighbour: &Tensor, tile: &Tensor, dimension: usize) {
         let lines = neighbour.size(dimension).min(tile.size(dimension)).min(self.blend);
-        for _ in 0..lines {
-            let theirs = recorder.scale(&neighbour.select(dimension), "scale neighbour");
-            let own = recorder.scale(&tile.select(dimension), "scale tile");
-            let sum = recorder.combine(&theirs, &own, "blend");
+        let last = neighbour.last(dimension, lines);
+        for line in 0..lines {
+            let share = line as f64 / lines as f64;
+            let times = |factor| Pointwise::Affine { factor, summand: 0.0 };
+            let own_line = tile.select(dimension, line);
+            let theirs = recorder.scale(&last.select(dimension, line), times(1.0 - share), "scale neighbour");
+            let own = recorder.scale(&own_line, times(share), "scale tile");
+            let sum = recorder.combine(&theirs, &own, Pointwise::Add, "blend");
+            recorder.pointwise(Pointwise::Copy, &[&sum], &own_line);
             drop(own);
             drop(theirs);
             drop(sum);

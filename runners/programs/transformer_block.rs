@@ -1,9 +1,14 @@
 //! Layers of token models that several architectures share: normalisation over channels, and UNets' transformer blocks.
 
+use super::attention::Seen;
+use super::computation::{Kernel, Pointwise};
 use super::layers::{Convolution, GroupNorm, Linear, Pieces};
-use super::program::Role;
 use super::recorder::{Recorder, Tensor};
-use super::shape::Element;
+use super::residual::EPSILON;
+use super::shape::{Element, Shape};
+
+/// What layer normalisations of denoising UNets and CLIP add to a variance.
+pub(super) const LAYER_EPSILON: f64 = 1e-5;
 
 /// Normalisation over the last dimension.
 #[derive(Clone, Debug)]
@@ -11,6 +16,8 @@ pub(super) struct LayerNorm {
     pub(super) channels: u64,
     /// Whether it has a scale and a shift.
     pub(super) affine: bool,
+    /// What is added to the variance.
+    pub(super) epsilon: f64,
 }
 
 impl LayerNorm {
@@ -28,6 +35,13 @@ impl LayerNorm {
         let output = recorder.empty(input.sizes(), input.element, "layer_norm");
         let mean = recorder.empty(&[tokens], Element::FP32, "layer_norm mean");
         let deviation = recorder.empty(&[tokens], Element::FP32, "layer_norm deviation");
+        let parameters: Vec<Tensor> = ["weight", "bias"]
+            .into_iter()
+            .filter(|_| self.affine)
+            .map(|name| recorder.parameter(name, Shape::contiguous(&[self.channels])))
+            .collect();
+        let reads: Vec<&Tensor> = std::iter::once(&dense).chain(&parameters).collect();
+        recorder.launch(Kernel::LayerNorm { epsilon: self.epsilon }, &reads, &[&output, &mean, &deviation]);
         drop(mean);
         drop(deviation);
         drop(dense);
@@ -78,10 +92,11 @@ impl TokenAttention {
             &recorder.heads(&query, self.heads),
             &recorder.heads(&key, self.heads),
             &recorder.heads(&value, self.heads),
+            Seen::All,
         );
         hidden = recorder.reshape(&hidden.transpose(1, 2), &[batch, count, channels]);
         hidden = recorder.linear("to_out.0", &self.output, &hidden);
-        hidden = recorder.scale(&hidden, "scale output");
+        hidden = recorder.scale(&hidden, Pointwise::Over(1.0), "scale output");
         drop(query);
         drop(key);
         drop(value);
@@ -110,7 +125,7 @@ struct TransformerBlock {
 impl TransformerBlock {
     fn new(channels: u64, text_channels: u64, heads: u64) -> Self {
         Self {
-            norm: LayerNorm { channels, affine: true },
+            norm: LayerNorm { channels, affine: true, epsilon: LAYER_EPSILON },
             attention: TokenAttention::new(channels, channels, heads),
             cross_attention: TokenAttention::new(channels, text_channels, heads),
             gate: Linear::new(channels, 8 * channels),
@@ -134,16 +149,16 @@ impl TransformerBlock {
             let _place = recorder.enter("attn1");
             self.attention.forward(recorder, &normed, &normed)
         };
-        let mut hidden = recorder.combine(&attended, input, "add attention");
+        let mut hidden = recorder.combine(&attended, input, Pointwise::Add, "add attention");
         normed = recorder.layer_norm("norm2", &self.norm, &hidden);
         attended = {
             let _place = recorder.enter("attn2");
             self.cross_attention.forward(recorder, &normed, text)
         };
-        hidden = recorder.combine(&attended, &hidden, "add attention to the text");
+        hidden = recorder.combine(&attended, &hidden, Pointwise::Add, "add attention to the text");
         normed = recorder.layer_norm("norm3", &self.norm, &hidden);
         let fed = self.feed_forward(recorder, &normed);
-        hidden = recorder.combine(&fed, &hidden, "add feed-forward");
+        hidden = recorder.combine(&fed, &hidden, Pointwise::Add, "add feed-forward");
         drop(normed);
         drop(attended);
         drop(fed);
@@ -155,9 +170,9 @@ impl TransformerBlock {
         let mut hidden = {
             let _place = recorder.enter("ff.net.0");
             let both = recorder.linear("proj", &self.gate, input);
-            let half = both.narrow(2, both.size(2) / 2);
-            let gate = recorder.map(&half, "gelu");
-            let gated = recorder.combine(&half, &gate, "gate");
+            let [half, gate] = [0, 1].map(|index| both.part(2, index, 2));
+            let gate = recorder.map(&gate, Pointwise::Gelu { tanh: false }, "gelu");
+            let gated = recorder.combine(&half, &gate, Pointwise::Multiply, "gate");
             drop(gate);
             gated
         };
@@ -201,7 +216,7 @@ impl ImageTransformer {
             Projection::Convolution(Convolution::flat(channels, channels, 1))
         };
         let blocks = (0..layers).map(|_| TransformerBlock::new(channels, text_channels, heads)).collect();
-        Self { norm: GroupNorm { groups, channels }, projection, blocks }
+        Self { norm: GroupNorm { groups, channels, epsilon: EPSILON }, projection, blocks }
     }
 
     pub(super) fn parameters(&self, pieces: &mut Pieces) {
@@ -248,40 +263,40 @@ impl ImageTransformer {
                 recorder.convolution("proj_out", layer, &map)
             }
         };
-        let output = recorder.combine(&result, input, "add residual");
+        let output = recorder.combine(&result, input, Pointwise::Add, "add residual");
         drop(result);
         drop(hidden);
         output
     }
 }
 
-/// The sinusoidal embedding of a step or of a size, `count` of them with `channels` each, in fp32.
-pub(super) fn sinusoids(recorder: &Recorder, count: u64, channels: u64, given: Element) -> Tensor {
-    let half = channels / 2;
+/// The longest wavelength of a sinusoidal embedding, over 2π.
+const LONGEST: f64 = 10_000.0;
+
+/// The sinusoidal embedding of steps or sizes `times`, `channels` for each, in fp32.
+pub(super) fn sinusoids(recorder: &Recorder, times: &Tensor, channels: u64) -> Tensor {
+    let (count, half) = (times.size(0), channels / 2);
     let fp32 = Element::FP32;
-    let exponents = recorder.empty(&[half], fp32, "exponents");
-    let scaled = recorder.map(&exponents, "scale exponents");
+    let times_by = |factor| Pointwise::Affine { factor, summand: 0.0 };
+    let exponents = recorder.range(half, 1.0, fp32, "exponents");
+    let scaled = recorder.map(&exponents, times_by(-LONGEST.ln()), "scale exponents");
     drop(exponents);
-    let exponents = recorder.map(&scaled, "divide exponents");
+    let exponents = recorder.map(&scaled, Pointwise::Over(half as f64), "divide exponents");
     drop(scaled);
-    let frequencies = recorder.map(&exponents, "frequencies");
-    let times = if given == fp32 {
-        recorder.weight_free(&[count])
-    } else {
-        recorder.allocate(super::shape::Shape::contiguous(&[count]), fp32, "times in fp32", Role::Copy)
-    };
-    let product = recorder.empty(&[count, half], fp32, "angles");
+    let frequencies = recorder.map(&exponents, Pointwise::Exp, "frequencies");
+    let times = recorder.to(times, fp32, "times in fp32");
+    let product = recorder.outer(&times, &frequencies, fp32, "angles");
     drop(times);
     drop(frequencies);
-    let angles = recorder.map(&product, "scale angles");
+    let angles = recorder.map(&product, times_by(1.0), "scale angles");
     drop(product);
-    let sines = recorder.map(&angles, "sines");
-    let cosines = recorder.map(&angles, "cosines");
+    let sines = recorder.map(&angles, Pointwise::Sine, "sines");
+    let cosines = recorder.map(&angles, Pointwise::Cosine, "cosines");
     let joined = recorder.cat(&[&sines, &cosines], 1);
     drop(cosines);
     drop(sines);
     drop(angles);
-    let flipped = recorder.cat(&[&joined.narrow(1, half), &joined.narrow(1, half)], 1);
+    let flipped = recorder.cat(&[&joined.part(1, 1, 2), &joined.part(1, 0, 2)], 1);
     drop(joined);
     drop(exponents);
     flipped

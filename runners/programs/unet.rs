@@ -3,10 +3,11 @@
 use headroom_base::{DType, Operation};
 use headroom_family::architecture::Unet2dCondition;
 
+use super::computation::{Filling, Pointwise};
 use super::derive::{Model, Request, Unsupported};
 use super::layers::{Convolution, GroupNorm, Linear, Pieces};
 use super::recorder::{Recorder, Tensor};
-use super::residual::{Downsample, ResnetBlock, Upsample};
+use super::residual::{DENOISER_EPSILON, Downsample, ResnetBlock, Upsample};
 use super::shape::Element;
 use super::transformer_block::{ImageTransformer, TransformerNumbers, sinusoids};
 
@@ -36,7 +37,7 @@ impl Embedding {
 
     pub(super) fn forward(&self, recorder: &Recorder, input: &Tensor) -> Tensor {
         let mut hidden = recorder.linear("linear_1", &self.first, input);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         recorder.linear("linear_2", &self.second, &hidden)
     }
 }
@@ -113,6 +114,17 @@ impl Level {
     }
 }
 
+/// Steps that a denoiser is trained on, and a size that images of its training do not exceed.
+const STEPS: u64 = 1000;
+const LARGEST_SIZE: f32 = 2048.0;
+
+/// The inputs that are embedded: the time step, and where the model has them pooled text and sizes.
+#[derive(Debug)]
+struct Given {
+    step: Tensor,
+    added: Option<(Tensor, Tensor)>,
+}
+
 /// What every block is given: the embedded time step and the text.
 #[derive(Debug)]
 struct Conditions {
@@ -140,7 +152,7 @@ impl From<&Unet2dCondition> for Unet {
         let (first, last) = (channels.first().copied().unwrap_or(1), channels.last().copied().unwrap_or(1));
         let time = TIME_MULTIPLE * first;
         let groups = u64::from(numbers.norm_num_groups);
-        let resnet = ResnetBlock::new(last, last, groups, Some(time));
+        let resnet = ResnetBlock::new([last, last], groups, Some(time));
         let deepest = channels.len().saturating_sub(1);
         Self {
             conv_in: Convolution::flat(u64::from(numbers.in_channels), first, 3),
@@ -154,7 +166,7 @@ impl From<&Unet2dCondition> for Unet {
                 [resnet.clone(), resnet],
             ),
             up: up_levels(numbers, &channels),
-            norm_out: GroupNorm { groups, channels: first },
+            norm_out: GroupNorm { groups, channels: first, epsilon: DENOISER_EPSILON },
             conv_out: Convolution::flat(first, u64::from(numbers.out_channels), 3),
             numbers: numbers.clone(),
         }
@@ -188,7 +200,7 @@ fn down_levels(numbers: &Unet2dCondition, channels: &[u64]) -> Vec<Level> {
     for (level, &outputs) in channels.iter().enumerate() {
         let mut resnets = Vec::new();
         for _ in 0..numbers.layers_per_block {
-            resnets.push(ResnetBlock::new(inputs, outputs, groups, Some(time)));
+            resnets.push(ResnetBlock::new([inputs, outputs], groups, Some(time)));
             inputs = outputs;
         }
         levels.push(Level {
@@ -212,7 +224,7 @@ fn up_levels(numbers: &Unet2dCondition, channels: &[u64]) -> Vec<Level> {
         for block in 0..=numbers.layers_per_block {
             let kept = if block == numbers.layers_per_block { below } else { outputs };
             let hidden = if block == 0 { before } else { outputs };
-            resnets.push(ResnetBlock::new(hidden + kept, outputs, groups, Some(time)));
+            resnets.push(ResnetBlock::new([hidden + kept, outputs], groups, Some(time)));
         }
         levels.push(Level {
             resnets,
@@ -254,27 +266,28 @@ impl Model for Unet {
         let batch = request.batch();
         let channels = u64::from(self.numbers.in_channels);
         let sizes = [batch, channels, height / LATENT_PIXELS, width / LATENT_PIXELS];
-        let sample = recorder.input("sample", &sizes, recorder.element());
+        let sample = recorder.input("sample", &sizes);
         let text_sizes = [batch, u64::from(self.numbers.text_tokens), u64::from(self.numbers.cross_attention_dim)];
-        let text = recorder.input("encoder_hidden_states", &text_sizes, recorder.element());
-        if let Some(width) = self.numbers.projection_class_embeddings_input_dim {
+        let text = recorder.input("encoder_hidden_states", &text_sizes);
+        let added = self.numbers.projection_class_embeddings_input_dim.map(|width| {
             let sizes = SIZE_NUMBERS * u64::from(self.numbers.addition_time_embed_dim);
             let pooled = u64::from(width).saturating_sub(sizes);
-            drop(recorder.input("text_embeds", &[batch, pooled], recorder.element()));
-            drop(recorder.input("time_ids", &[batch, SIZE_NUMBERS], recorder.element()));
-        }
-        drop(recorder.input("timestep", &[1], Element::Int64));
-        Ok(vec![self.denoise(recorder, &sample, text)])
+            let given = Filling::Around { centre: LARGEST_SIZE / 2.0, amplitude: LARGEST_SIZE / 2.0 };
+            let pooled = recorder.input("text_embeds", &[batch, pooled]);
+            (pooled, recorder.input_of("time_ids", &[batch, SIZE_NUMBERS], recorder.element(), given))
+        });
+        let step = recorder.input_of("timestep", &[1], Element::Int64, Filling::Below(STEPS));
+        Ok(vec![self.denoise(recorder, &sample, text, &Given { step, added })])
     }
 }
 
 impl Unet {
     /// The embedded time step, and what it was made of, which lives as long as the step.
-    fn embed(&self, recorder: &Recorder, batch: u64) -> (Tensor, Vec<Tensor>) {
+    fn embed(&self, recorder: &Recorder, batch: u64, given: &Given) -> (Tensor, Vec<Tensor>) {
         let first = self.time_embedding.first.inputs;
         let sinusoid = {
             let _place = recorder.enter("time_proj");
-            sinusoids(recorder, batch, first, Element::Int64)
+            sinusoids(recorder, &given.step.expand(&[batch]), first)
         };
         let step = recorder.to(&sinusoid, recorder.element(), "time in half");
         drop(sinusoid);
@@ -282,20 +295,24 @@ impl Unet {
             let _place = recorder.enter("time_embedding");
             self.time_embedding.forward(recorder, &step)
         };
-        let Some(layer) = &self.add_embedding else { return (time, vec![step]) };
-        let added = self.embed_sizes(recorder, layer, batch);
-        let both = recorder.combine(&time, &added, "add embeddings");
+        let (Some(layer), Some((text, sizes))) = (&self.add_embedding, &given.added) else {
+            return (time, vec![step]);
+        };
+        let added = self.embed_sizes(recorder, layer, text, sizes);
+        let both = recorder.combine(&time, &added, Pointwise::Add, "add embeddings");
         drop(time);
         (both, vec![step, added])
     }
 
-    fn embed_sizes(&self, recorder: &Recorder, layer: &Embedding, batch: u64) -> Tensor {
+    fn embed_sizes(&self, recorder: &Recorder, layer: &Embedding, text: &Tensor, sizes: &Tensor) -> Tensor {
+        let batch = text.size(0);
         let channels = u64::from(self.numbers.addition_time_embed_dim);
         let sizes = {
             let _place = recorder.enter("add_time_proj");
-            sinusoids(recorder, batch * SIZE_NUMBERS, channels, recorder.element())
+            sinusoids(recorder, &recorder.reshape(sizes, &[batch * SIZE_NUMBERS]), channels)
         };
         let wide = recorder.empty(&[batch, layer.first.inputs], Element::Float(DType::Fp32), "join text and sizes");
+        recorder.join_into(&wide, &[text, &recorder.reshape(&sizes, &[batch, SIZE_NUMBERS * channels])], 1);
         let joined = recorder.to(&wide, recorder.element(), "text and sizes in half");
         drop(wide);
         let added = {
@@ -307,8 +324,8 @@ impl Unet {
         added
     }
 
-    fn denoise(&self, recorder: &Recorder, sample: &Tensor, text: Tensor) -> Tensor {
-        let (time, embeddings) = self.embed(recorder, sample.size(0));
+    fn denoise(&self, recorder: &Recorder, sample: &Tensor, text: Tensor, given: &Given) -> Tensor {
+        let (time, embeddings) = self.embed(recorder, sample.size(0), given);
         let held = Conditions { time, text };
         let mut hidden = recorder.convolution("conv_in", &self.conv_in, sample);
         let mut kept = vec![hidden.clone()];
@@ -328,7 +345,7 @@ impl Unet {
             hidden = level.up(recorder, &hidden, &joined, &held, size);
         }
         hidden = recorder.group_norm("conv_norm_out", &self.norm_out, &hidden);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         hidden = recorder.convolution("conv_out", &self.conv_out, &hidden);
         let mut embeddings = embeddings.into_iter();
         drop(embeddings.next());

@@ -4,6 +4,7 @@
 
 mod programs {
     mod cases;
+    mod computations;
     mod convolutions;
     mod edges;
     mod pool_bound;

@@ -2,10 +2,15 @@
 
 use headroom_base::DType;
 
+use super::super::attention::Seen;
+use super::super::computation::{Pointwise, Reduction};
 use super::super::layers::{Convolution, Pieces};
 use super::super::recorder::{Recorder, Tensor};
-use super::super::shape::Element;
+use super::super::shape::{Element, Shape};
 use super::convolution::{Caches, CausalConvolution};
+
+/// The least length that a vector is divided by.
+const LEAST_LENGTH: f64 = 1e-12;
 
 /// Root-mean-square normalisation over channels, computed in fp32, with a scale per channel.
 #[derive(Clone, Debug)]
@@ -24,18 +29,26 @@ impl ChannelNorm {
         let wide = recorder.to(input, Element::Float(DType::Fp32), "norm in fp32");
         let mut sizes = input.sizes().to_vec();
         sizes[1] = 1;
-        let norm = recorder.empty(&sizes, wide.element, "norm length");
-        let clamped = recorder.map(&norm, "norm clamp");
+        let norm = recorder.reduced(&wide, (Reduction::Length, 1), &sizes, wide.element, "norm length");
+        let positive = Pointwise::Clamp { low: LEAST_LENGTH, high: f64::INFINITY };
+        let clamped = recorder.map(&norm, positive, "norm clamp");
         drop(norm);
-        let divided = recorder.combine(&wide, &clamped, "norm divide");
+        let divided = recorder.combine(&wide, &clamped, Pointwise::Divide, "norm divide");
         drop(wide);
         drop(clamped);
         let normalized = recorder.to(&divided, input.element, "norm in half");
         drop(divided);
-        let scaled = recorder.scale(&normalized, "norm scale");
-        let weighted = recorder.map(&scaled, "norm weight");
+        let root = Pointwise::Affine { factor: (self.channels as f64).sqrt(), summand: 0.0 };
+        let scaled = recorder.scale(&normalized, root, "norm scale");
+        let gamma = recorder.parameter("gamma", Shape::contiguous(&[self.channels]));
+        let mut gamma = gamma.unsqueeze(1);
+        for dimension in 2..input.sizes().len().saturating_sub(1) {
+            gamma = gamma.unsqueeze(dimension);
+        }
+        let weighted = recorder.elementwise(&[&scaled, &gamma], scaled.element, Pointwise::Multiply, "norm weight");
         drop(scaled);
-        let shifted = recorder.scale(&weighted, "norm shift");
+        let nothing = Pointwise::Affine { factor: 1.0, summand: 0.0 };
+        let shifted = recorder.scale(&weighted, nothing, "norm shift");
         drop(weighted);
         drop(normalized);
         shifted
@@ -82,12 +95,12 @@ impl ResidualBlock {
             None => input.clone(),
         };
         let mut hidden = recorder.channel_norm("norm1", &self.norm1, input);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         self.conv1.step(recorder, "conv1", &mut hidden, caches);
         hidden = recorder.channel_norm("norm2", &self.norm2, &hidden);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         self.conv2.step(recorder, "conv2", &mut hidden, caches);
-        let output = recorder.combine(&hidden, &shortcut, "add residual");
+        let output = recorder.combine(&hidden, &shortcut, Pointwise::Add, "add residual");
         drop(hidden);
         drop(shortcut);
         output
@@ -125,15 +138,15 @@ impl FrameAttention {
         let mut joined = recorder.convolution("to_qkv", &self.to_qkv, &hidden);
         joined = recorder.reshape(&joined, &[batch * time, 1, 3 * channels, rows * columns]);
         joined = recorder.contiguous(&joined.permute(&[0, 1, 3, 2]));
-        let part = joined.narrow(3, channels);
-        hidden = recorder.attention(&part, &part, &part);
-        hidden = recorder.reshape(&hidden.select(1).permute(&[0, 2, 1]), &images);
+        let parts = [0, 1, 2].map(|index| joined.part(3, index, 3));
+        hidden = recorder.attention(&parts[0], &parts[1], &parts[2], Seen::All);
+        hidden = recorder.reshape(&hidden.select(1, 0).permute(&[0, 2, 1]), &images);
         hidden = recorder.convolution("proj", &self.proj, &hidden);
         let frames = hidden.viewed(&[batch, time, channels, rows, columns]).unwrap_or(hidden.clone());
-        let output = recorder.combine(&frames.permute(&[0, 2, 1, 3, 4]), input, "add residual");
+        let output = recorder.combine(&frames.permute(&[0, 2, 1, 3, 4]), input, Pointwise::Add, "add residual");
         drop(frames);
         drop(hidden);
-        drop(part);
+        drop(parts);
         drop(joined);
         output
     }

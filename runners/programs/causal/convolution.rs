@@ -92,20 +92,20 @@ impl CausalConvolution {
             input = recorder.cat(&[kept, &input], 2);
             before = before.saturating_sub(kept.size(2));
         }
-        input = recorder.pad(&input, &[2 * self.around, 2 * self.around, before]);
+        input = recorder.pad(&input, &[[self.around; 2], [self.around; 2], [before, 0]]);
         self.convolution.forward(recorder, &input)
     }
 
     /// The same with the frames kept from the step before, keeping the last ones of this step.
     pub(super) fn step(&self, recorder: &Recorder, name: &str, input: &mut Tensor, caches: &mut Caches) {
         let _place = recorder.enter(name);
-        let mut last = recorder.clone_of(&input.narrow(2, KEPT_FRAMES));
+        let mut last = recorder.clone_of(&input.last(2, KEPT_FRAMES));
         let kept = match caches.current() {
             Kept::Frames(frames) => Some(frames.clone()),
             Kept::Nothing | Kept::Repeated => None,
         };
         if let Some(frames) = kept.as_ref().filter(|_| last.size(2) < KEPT_FRAMES) {
-            last = recorder.cat(&[&frames.narrow(2, 1), &last], 2);
+            last = recorder.cat(&[&frames.last(2, 1), &last], 2);
         }
         *input = self.forward(recorder, input, kept.as_ref());
         drop(kept);

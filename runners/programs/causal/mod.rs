@@ -10,6 +10,7 @@ mod resample;
 use headroom_base::Operation;
 use headroom_family::architecture::CausalAutoencoder;
 
+use super::computation::Pointwise;
 use super::derive::{Model, Request, Unsupported};
 use super::layers::Pieces;
 use super::recorder::{Recorder, Tensor};
@@ -92,7 +93,7 @@ impl Half {
             hidden = stage.forward(recorder, &hidden, caches);
         }
         hidden = recorder.channel_norm("norm_out", &self.norm_out, &hidden);
-        hidden = recorder.map(&hidden, "silu");
+        hidden = recorder.map(&hidden, Pointwise::Silu, "silu");
         self.conv_out.step(recorder, "conv_out", &mut hidden, caches);
         hidden
     }
@@ -149,12 +150,12 @@ impl VideoAutoencoder {
         let latents = recorder.causal("post_quant_conv", &self.post_quant, latents);
         let mut clip: Option<Tensor> = None;
         let mut next = None;
-        for _ in 0..latents.size(2) {
+        for frame in 0..latents.size(2) {
             let _place = recorder.enter("decoder");
-            let frames = self.decoder.forward(recorder, &latents.narrow(2, 1), &mut caches);
+            let frames = self.decoder.forward(recorder, &latents.narrow(2, frame, 1), &mut caches);
             join(recorder, &mut clip, &mut next, frames);
         }
-        let clip = clip.map(|clip| recorder.map(&clip, "clamp"));
+        let clip = clip.map(|clip| recorder.map(&clip, Pointwise::Clamp { low: -1.0, high: 1.0 }, "clamp"));
         caches.release();
         drop(latents);
         drop(next);
@@ -168,7 +169,8 @@ impl VideoAutoencoder {
         let mut next = None;
         for step in 0..1 + (pixels.size(2) - 1) / ENCODED_FRAMES {
             let _place = recorder.enter("encoder");
-            let frames = pixels.narrow(2, if step == 0 { 1 } else { ENCODED_FRAMES });
+            let first = (step * ENCODED_FRAMES).saturating_sub(ENCODED_FRAMES - 1);
+            let frames = pixels.narrow(2, first, if step == 0 { 1 } else { ENCODED_FRAMES });
             let moments = self.encoder.forward(recorder, &frames, &mut caches);
             join(recorder, &mut clip, &mut next, moments);
         }
@@ -198,12 +200,12 @@ impl Model for VideoAutoencoder {
                 let latent_frames = (frames - 1) / self.frame_scale + 1;
                 let sizes =
                     [request.batch(), self.latent_channels, latent_frames, height / self.scale, width / self.scale];
-                let latents = recorder.input("latents", &sizes, recorder.element());
+                let latents = recorder.input("latents", &sizes);
                 Ok(vec![self.decode(recorder, &latents)])
             }
             Operation::VaeEncode => {
                 let sizes = [request.batch(), self.image_channels, frames, height, width];
-                let pixels = recorder.input("pixels", &sizes, recorder.element());
+                let pixels = recorder.input("pixels", &sizes);
                 Ok(recorder.distribution(self.encode(recorder, &pixels)))
             }
             _ => Err(request.no_such_operation("vae_decode, vae_encode")),

@@ -59,7 +59,7 @@ impl Resample {
         hidden = recorder.reshape(&hidden.permute(&[0, 2, 1, 3, 4]), &images);
         hidden = match self.resampling {
             Resampling::Up | Resampling::UpInTimeToo => upsample_in_fp32(recorder, &hidden),
-            Resampling::Down | Resampling::DownInTimeToo => recorder.pad(&hidden, &[1, 1]),
+            Resampling::Down | Resampling::DownInTimeToo => recorder.pad(&hidden, &[[0, 1], [0, 1]]),
         };
         hidden = recorder.convolution("resample.1", &self.convolution, &hidden);
         let sizes = [batch, time, hidden.size(1), hidden.size(2), hidden.size(3)];
@@ -85,16 +85,16 @@ pub(super) fn double_frames(
         return input;
     }
     let [batch, channels, time, rows, columns] = five(&input);
-    let mut last = recorder.clone_of(&input.narrow(2, KEPT_FRAMES));
+    let mut last = recorder.clone_of(&input.last(2, KEPT_FRAMES));
     let kept = match caches.current() {
         Kept::Frames(frames) => Some(frames.clone()),
         Kept::Nothing | Kept::Repeated => None,
     };
     if last.size(2) < KEPT_FRAMES {
         last = match &kept {
-            Some(frames) => recorder.cat(&[&frames.narrow(2, 1), &last], 2),
+            Some(frames) => recorder.cat(&[&frames.last(2, 1), &last], 2),
             None => {
-                let zeros = recorder.map(&last, "zeros");
+                let zeros = recorder.filled_like(&last, 0.0, "zeros");
                 recorder.cat(&[&zeros, &last], 2)
             }
         };
@@ -105,9 +105,9 @@ pub(super) fn double_frames(
     *caches.current() = Kept::Frames(last);
     caches.advance();
     hidden = recorder.reshape(&hidden, &[batch, 2, channels, time, rows, columns]);
-    let half = hidden.select(1).unsqueeze(3);
-    hidden = recorder.cat(&[&half, &half], 3);
-    drop(half);
+    let [first, second] = [0, 1].map(|index| hidden.select(1, index).unsqueeze(3));
+    hidden = recorder.cat(&[&first, &second], 3);
+    drop((first, second));
     recorder.reshape(&hidden, &[batch, channels, 2 * time, rows, columns])
 }
 
@@ -128,8 +128,8 @@ pub(super) fn halve_frames(
         caches.advance();
         return input;
     };
-    let last = recorder.clone_of(&input.narrow(2, 1));
-    let joined = recorder.cat(&[&kept.narrow(2, 1), &input], 2);
+    let last = recorder.clone_of(&input.last(2, 1));
+    let joined = recorder.cat(&[&kept.last(2, 1), &input], 2);
     let hidden = layer.forward(recorder, &joined, None);
     drop(joined);
     drop(input);

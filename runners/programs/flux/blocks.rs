@@ -2,9 +2,12 @@
 
 use headroom_base::DType;
 
+use super::super::attention::Seen;
+use super::super::computation::{Kernel, Pointwise};
 use super::super::layers::{Linear, Pieces};
+use super::super::program::Role;
 use super::super::recorder::{Recorder, Tensor};
-use super::super::shape::Element;
+use super::super::shape::{Element, Shape};
 use super::super::transformer_block::LayerNorm;
 use super::rotary::Table;
 
@@ -16,6 +19,11 @@ pub(super) struct Widths {
     pub(super) head: u64,
 }
 
+/// What normalisations add to a variance or a mean square.
+const EPSILON: f64 = 1e-6;
+/// The largest number in half precision.
+const LARGEST_HALF: f64 = 65_504.0;
+
 /// The inner width of a feed-forward layer, as a multiple of the outer.
 const FEED_FORWARD: u64 = 4;
 
@@ -25,7 +33,7 @@ impl Widths {
     }
 
     fn norm(self) -> LayerNorm {
-        LayerNorm { channels: self.channels, affine: false }
+        LayerNorm { channels: self.channels, affine: false, epsilon: EPSILON }
     }
 }
 
@@ -34,12 +42,16 @@ impl Widths {
 pub(super) struct Modulated {
     norm: LayerNorm,
     pub(super) linear: Linear,
+    parts: u64,
+    /// Which of the vectors shifts and which scales.
+    shift_and_scale: [u64; 2],
 }
 
 impl Modulated {
-    /// With `parts` vectors taken from the condition.
-    pub(super) fn new(widths: Widths, parts: u64) -> Self {
-        Self { norm: widths.norm(), linear: Linear::new(widths.channels, parts * widths.channels) }
+    /// With `parts` vectors taken from the condition, two of which shift and scale.
+    pub(super) fn new(widths: Widths, parts: u64, shift_and_scale: [u64; 2]) -> Self {
+        let linear = Linear::new(widths.channels, parts * widths.channels);
+        Self { norm: widths.norm(), linear, parts, shift_and_scale }
     }
 
     /// The normalised input, and the vectors.
@@ -51,23 +63,30 @@ impl Modulated {
         condition: &Tensor,
     ) -> (Tensor, Tensor) {
         let _place = recorder.enter(name);
-        let activated = recorder.map(condition, "silu");
+        let activated = recorder.map(condition, Pointwise::Silu, "silu");
         let vectors = recorder.linear("linear", &self.linear, &activated);
         drop(activated);
         let normed = recorder.layer_norm("norm", &self.norm, input);
-        (modulate(recorder, normed, &vectors), vectors)
+        let [shift, scale] = self.shift_and_scale.map(|index| vectors.part(1, index, self.parts).unsqueeze(1));
+        (modulate(recorder, normed, &shift, &scale), vectors)
     }
 }
 
 /// Scales by one more than a vector, then shifts by another.
-fn modulate(recorder: &Recorder, input: Tensor, vectors: &Tensor) -> Tensor {
-    let vector = vectors.narrow(1, input.size(2)).unsqueeze(1);
-    let factor = recorder.scale(&vector, "one more");
-    let scaled = recorder.combine(&input, &factor, "modulate scale");
+fn modulate(recorder: &Recorder, input: Tensor, shift: &Tensor, scale: &Tensor) -> Tensor {
+    let factor = recorder.scale(scale, ONE_MORE, "one more");
+    let scaled = recorder.combine(&input, &factor, Pointwise::Multiply, "modulate scale");
     drop(input);
     drop(factor);
-    recorder.combine(&scaled, &vector, "modulate shift")
+    recorder.combine(&scaled, shift, Pointwise::Add, "modulate shift")
 }
+
+const ONE_MORE: Pointwise = Pointwise::Affine { factor: 1.0, summand: 1.0 };
+/// Vectors that a block over both streams takes from the condition: shift, scale and gate of attention, then those of
+/// the feed-forward layer.
+const JOINT_PARTS: u64 = 6;
+/// Shift, scale and gate.
+const SINGLE_PARTS: u64 = 3;
 
 /// Queries, keys and values, the first two normalised per head.
 #[derive(Debug)]
@@ -106,9 +125,12 @@ impl Attention {
     /// Root-mean-square normalisation per head: the output and a statistic for each.
     fn normed(&self, recorder: &Recorder, name: &str, input: Tensor) -> Tensor {
         let _place = recorder.enter(name);
-        let output = recorder.map(&input, "rms_norm");
+        let output = recorder.allocate(input.shape.preserved(), input.element, "rms_norm", Role::Output);
         let heads = input.shape.elements() / self.widths.head;
-        drop(recorder.empty(&[heads], Element::FP32, "rms_norm deviation"));
+        let deviation = recorder.empty(&[heads], Element::FP32, "rms_norm deviation");
+        let weight = recorder.parameter("weight", Shape::contiguous(&[self.widths.head]));
+        recorder.launch(Kernel::RmsNorm { epsilon: EPSILON }, &[&input, &weight], &[&output, &deviation]);
+        drop(deviation);
         drop(input);
         output
     }
@@ -116,7 +138,7 @@ impl Attention {
     fn attend(&self, recorder: &Recorder, projected: &Projected) -> Tensor {
         let heads = |tensor: &Tensor| tensor.transpose(1, 2);
         let Projected { query, key, value } = projected;
-        let hidden = recorder.attention(&heads(query), &heads(key), &heads(value)).transpose(1, 2);
+        let hidden = recorder.attention(&heads(query), &heads(key), &heads(value), Seen::All).transpose(1, 2);
         recorder.reshape(&hidden, &[query.size(0), query.size(1), self.widths.channels])
     }
 
@@ -152,12 +174,12 @@ impl Attention {
         let key = table.apply(recorder, key);
         let projected = Projected { query, key, value };
         let hidden = self.attend(recorder, &projected);
-        let part = |length: u64, name: &str| {
-            let dense = recorder.contiguous(&hidden.narrow(1, length));
+        let part = |start: u64, length: u64, name: &str| {
+            let dense = recorder.contiguous(&hidden.narrow(1, start, length));
             recorder.linear(name, &self.widths.square(), &dense)
         };
-        let for_image = part(image.size(1), "to_out.0");
-        let for_text = part(text.size(1), "to_add_out");
+        let for_image = part(text.size(1), image.size(1), "to_out.0");
+        let for_text = part(0, text.size(1), "to_add_out");
         drop(hidden);
         drop(projected);
         drop((text_query, text_key, text_value));
@@ -180,7 +202,7 @@ impl JointBlock {
         let inner = FEED_FORWARD * widths.channels;
         Self {
             widths,
-            norm: Modulated::new(widths, 6),
+            norm: Modulated::new(widths, JOINT_PARTS, [0, 1]),
             attention: Attention { widths },
             widen: Linear::new(widths.channels, inner),
             narrow: Linear::new(inner, widths.channels),
@@ -213,22 +235,25 @@ impl JointBlock {
         let (normed, vectors) = self.norm.forward(recorder, "norm1", image, condition);
         let (text_normed, text_vectors) = self.norm.forward(recorder, "norm1_context", text, condition);
         let (attended, text_attended) = self.attention.joint(recorder, &normed, &text_normed, table);
-        let gate = |vectors: &Tensor, input: &Tensor| {
-            let vector = vectors.narrow(1, self.widths.channels).unsqueeze(1);
-            recorder.combine(&vector, input, "gate")
+        let gate = |vectors: &Tensor, index: u64, input: &Tensor| {
+            let vector = vectors.part(1, index, JOINT_PARTS).unsqueeze(1);
+            recorder.combine(&vector, input, Pointwise::Multiply, "gate")
         };
-        let gated = gate(&vectors, &attended);
-        let mut new_image = recorder.combine(image, &gated, "add attention");
+        let gated = gate(&vectors, 2, &attended);
+        let mut new_image = recorder.combine(image, &gated, Pointwise::Add, "add attention");
         let normed = self.renorm(recorder, "norm2", &new_image, &vectors, normed);
         let fed = self.feed_forward(recorder, "ff", &normed);
-        let fed = gate_and_drop(&gate, &vectors, fed);
-        new_image = recorder.combine(&new_image, &fed, "add feed-forward");
-        let text_gated = gate(&text_vectors, &text_attended);
-        let mut new_text = recorder.combine(text, &text_gated, "add attention");
+        let fed = {
+            let ungated = fed;
+            gate(&vectors, 5, &ungated)
+        };
+        new_image = recorder.combine(&new_image, &fed, Pointwise::Add, "add feed-forward");
+        let text_gated = gate(&text_vectors, 2, &text_attended);
+        let mut new_text = recorder.combine(text, &text_gated, Pointwise::Add, "add attention");
         let text_normed = self.renorm(recorder, "norm2_context", &new_text, &text_vectors, text_normed);
         let text_fed = self.feed_forward(recorder, "ff_context", &text_normed);
-        let text_fed_gated = gate(&text_vectors, &text_fed);
-        let sum = recorder.combine(&new_text, &text_fed_gated, "add feed-forward");
+        let text_fed_gated = gate(&text_vectors, 5, &text_fed);
+        let sum = recorder.combine(&new_text, &text_fed_gated, Pointwise::Add, "add feed-forward");
         drop(text_fed_gated);
         new_text = finite(recorder, sum);
         drop(normed);
@@ -248,11 +273,11 @@ impl JointBlock {
     fn renorm(&self, recorder: &Recorder, name: &str, input: &Tensor, vectors: &Tensor, before: Tensor) -> Tensor {
         let plain = recorder.layer_norm(name, &self.widths.norm(), input);
         drop(before);
-        let vector = vectors.narrow(1, self.widths.channels).unsqueeze(1);
-        let factor = recorder.scale(&vector, "one more");
-        let scaled = recorder.combine(&plain, &factor, "modulate scale");
+        let [shift, scale] = [3, 4].map(|index| vectors.part(1, index, JOINT_PARTS).unsqueeze(1));
+        let factor = recorder.scale(&scale, ONE_MORE, "one more");
+        let scaled = recorder.combine(&plain, &factor, Pointwise::Multiply, "modulate scale");
         drop(factor);
-        let shifted = recorder.combine(&scaled, &vector, "modulate shift");
+        let shifted = recorder.combine(&scaled, &shift, Pointwise::Add, "modulate shift");
         drop(scaled);
         drop(plain);
         shifted
@@ -261,24 +286,20 @@ impl JointBlock {
     fn feed_forward(&self, recorder: &Recorder, name: &str, input: &Tensor) -> Tensor {
         let _place = recorder.enter(name);
         let mut hidden = recorder.linear("net.0.proj", &self.widen, input);
-        hidden = recorder.map(&hidden, "gelu");
+        hidden = recorder.map(&hidden, Pointwise::Gelu { tanh: true }, "gelu");
         recorder.linear("net.2", &self.narrow, &hidden)
     }
 }
 
-fn gate_and_drop(gate: &impl Fn(&Tensor, &Tensor) -> Tensor, vectors: &Tensor, input: Tensor) -> Tensor {
-    gate(vectors, &input)
-}
-
 /// In fp16 a sum is clipped to finite numbers, in a copy.
 fn finite(recorder: &Recorder, sum: Tensor) -> Tensor {
-    if sum.element == Element::Float(DType::Fp16) { recorder.map(&sum, "clip") } else { sum }
+    let range = Pointwise::Clamp { low: -LARGEST_HALF, high: LARGEST_HALF };
+    if sum.element == Element::Float(DType::Fp16) { recorder.map(&sum, range, "clip") } else { sum }
 }
 
 /// A block over text and image in one stream.
 #[derive(Clone, Debug)]
 pub(super) struct SingleBlock {
-    widths: Widths,
     norm: Modulated,
     attention: Attention,
     widen: Linear,
@@ -289,8 +310,7 @@ impl SingleBlock {
     pub(super) fn new(widths: Widths) -> Self {
         let inner = FEED_FORWARD * widths.channels;
         Self {
-            widths,
-            norm: Modulated::new(widths, 3),
+            norm: Modulated::new(widths, SINGLE_PARTS, [0, 1]),
             attention: Attention { widths },
             widen: Linear::new(widths.channels, inner),
             narrow: Linear::new(widths.channels + inner, widths.channels),
@@ -318,17 +338,17 @@ impl SingleBlock {
         let residual = recorder.cat(&[text, image], 1);
         let (normed, vectors) = self.norm.forward(recorder, "norm", &residual, condition);
         let mut fed = recorder.linear("proj_mlp", &self.widen, &normed);
-        fed = recorder.map(&fed, "gelu");
+        fed = recorder.map(&fed, Pointwise::Gelu { tanh: true }, "gelu");
         let attended = self.attention.single(recorder, &normed, table);
         let mut hidden = recorder.cat(&[&attended, &fed], 2);
-        let vector = vectors.narrow(1, self.widths.channels).unsqueeze(1);
+        let vector = vectors.part(1, 2, SINGLE_PARTS).unsqueeze(1);
         hidden = {
             let projected = recorder.linear("proj_out", &self.narrow, &hidden);
-            let gated = recorder.combine(&vector, &projected, "gate");
+            let gated = recorder.combine(&vector, &projected, Pointwise::Multiply, "gate");
             drop(projected);
             gated
         };
-        hidden = recorder.combine(&residual, &hidden, "add residual");
+        hidden = recorder.combine(&residual, &hidden, Pointwise::Add, "add residual");
         hidden = finite(recorder, hidden);
         drop(residual);
         drop(normed);
@@ -336,6 +356,6 @@ impl SingleBlock {
         drop(vectors);
         drop(fed);
         drop(attended);
-        (hidden.narrow(1, image.size(1)), hidden.narrow(1, text.size(1)))
+        (hidden.narrow(1, text.size(1), image.size(1)), hidden.narrow(1, 0, text.size(1)))
     }
 }

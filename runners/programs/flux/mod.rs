@@ -6,6 +6,7 @@ mod rotary;
 use headroom_base::Operation;
 use headroom_family::architecture::FluxTransformer;
 
+use super::computation::{Filling, Pointwise};
 use super::derive::{Model, Request, Unsupported};
 use super::layers::{Linear, Pieces};
 use super::recorder::{Recorder, Tensor};
@@ -18,6 +19,11 @@ use rotary::Table;
 const TOKEN_PIXELS: u64 = 16;
 /// Channels of the sinusoidal embedding of time step and guidance.
 const TIME_CHANNELS: u64 = 256;
+/// What times from 0 to 1 are multiplied by before they are embedded.
+const STEPS: f64 = 1000.0;
+/// Inputs where nobody gives others: positions up to those of a large image, and guidance up to this.
+const LARGEST_POSITION: f32 = 128.0;
+const MOST_GUIDANCE: f32 = 7.0;
 
 /// FLUX.1's transformer.
 #[derive(Clone, Debug)]
@@ -43,7 +49,7 @@ impl From<&FluxTransformer> for Flux {
             text_pool: Embedding::new(u64::from(numbers.pooled_projection_dim), widths.channels),
             context: Linear::new(u64::from(numbers.joint_attention_dim), widths.channels),
             image: Linear::new(patch, widths.channels),
-            norm_out: Modulated::new(widths, 2),
+            norm_out: Modulated::new(widths, 2, [1, 0]),
             project_out: Linear::new(widths.channels, patch),
             numbers: numbers.clone(),
         }
@@ -58,18 +64,20 @@ struct Given {
     pooled: Tensor,
     image_ids: Tensor,
     text_ids: Tensor,
+    time: Tensor,
+    guidance: Option<Tensor>,
 }
 
 impl Flux {
     /// The condition of time step, guidance and pooled text.
-    fn condition(&self, recorder: &Recorder, pooled: &Tensor) -> Tensor {
+    fn condition(&self, recorder: &Recorder, given: [&Tensor; 2], guidance: Option<&Tensor>) -> Tensor {
+        let [pooled, time] = given;
         let _place = recorder.enter("time_text_embed");
         let element = recorder.element();
-        let batch = pooled.size(0);
-        let embed = |name: &str| {
+        let embed = |name: &str, times: &Tensor| {
             let sinusoid = {
                 let _place = recorder.enter("time_proj");
-                sinusoids(recorder, batch, TIME_CHANNELS, element)
+                sinusoids(recorder, times, TIME_CHANNELS)
             };
             let narrow = recorder.to(&sinusoid, element, "sinusoid in half");
             let _place = recorder.enter(name);
@@ -77,10 +85,10 @@ impl Flux {
             drop(narrow);
             (sinusoid, embedded)
         };
-        let (time_sinusoid, time) = embed("timestep_embedder");
-        let (guidance_sinusoid, guidance, both) = if self.numbers.guidance_embeds {
-            let (sinusoid, guidance) = embed("guidance_embedder");
-            let both = recorder.combine(&time, &guidance, "add guidance");
+        let (time_sinusoid, time) = embed("timestep_embedder", time);
+        let (guidance_sinusoid, guidance, both) = if let Some(guidance) = guidance {
+            let (sinusoid, guidance) = embed("guidance_embedder", guidance);
+            let both = recorder.combine(&time, &guidance, Pointwise::Add, "add guidance");
             (Some(sinusoid), Some(guidance), both)
         } else {
             (None, None, time.clone())
@@ -89,7 +97,7 @@ impl Flux {
             let _place = recorder.enter("text_embedder");
             self.text_pool.forward(recorder, pooled)
         };
-        let condition = recorder.combine(&both, &text, "add text");
+        let condition = recorder.combine(&both, &text, Pointwise::Add, "add text");
         drop(time_sinusoid);
         drop(time);
         drop(guidance_sinusoid);
@@ -101,11 +109,10 @@ impl Flux {
 
     fn denoise(&self, recorder: &Recorder, given: &Given) -> Tensor {
         let mut image = recorder.linear("x_embedder", &self.image, &given.image);
-        let batch = image.size(0);
-        let time = recorder.empty(&[batch], recorder.element(), "scale time step");
-        let guidance =
-            self.numbers.guidance_embeds.then(|| recorder.empty(&[batch], recorder.element(), "scale guidance"));
-        let condition = self.condition(recorder, &given.pooled);
+        let thousand = Pointwise::Affine { factor: STEPS, summand: 0.0 };
+        let time = recorder.scale(&given.time, thousand, "scale time step");
+        let guidance = given.guidance.as_ref().map(|input| recorder.scale(input, thousand, "scale guidance"));
+        let condition = self.condition(recorder, [&given.pooled, &time], guidance.as_ref());
         let mut text = recorder.linear("context_embedder", &self.context, &given.text);
         let ids = recorder.cat(&[&given.text_ids, &given.image_ids], 0);
         let table = Table::new(recorder, &ids, self.widths.head);
@@ -170,18 +177,21 @@ impl Model for Flux {
         let (batch, element) = (request.batch(), recorder.element());
         let tokens = (width / TOKEN_PIXELS) * (height / TOKEN_PIXELS);
         let text = u64::from(self.numbers.text_tokens);
-        let input = |name: &str, sizes: &[u64]| recorder.input(name, sizes, element);
+        let input = |name: &str, sizes: &[u64]| recorder.input(name, sizes);
+        let between =
+            |low: f32, high: f32| Filling::Around { centre: (low + high) / 2.0, amplitude: (high - low) / 2.0 };
+        let ids =
+            |name: &str, count: u64| recorder.input_of(name, &[count, 3], element, between(0.0, LARGEST_POSITION));
+        let number = |name: &str, high: f32| recorder.input_of(name, &[batch], element, between(0.0, high));
         let given = Given {
             image: input("hidden_states", &[batch, tokens, u64::from(self.numbers.in_channels)]),
             text: input("encoder_hidden_states", &[batch, text, u64::from(self.numbers.joint_attention_dim)]),
             pooled: input("pooled_projections", &[batch, u64::from(self.numbers.pooled_projection_dim)]),
-            image_ids: input("img_ids", &[tokens, 3]),
-            text_ids: input("txt_ids", &[text, 3]),
+            image_ids: ids("img_ids", tokens),
+            text_ids: ids("txt_ids", text),
+            time: number("timestep", 1.0),
+            guidance: self.numbers.guidance_embeds.then(|| number("guidance", MOST_GUIDANCE)),
         };
-        drop(recorder.input("timestep", &[batch], element));
-        if self.numbers.guidance_embeds {
-            drop(recorder.input("guidance", &[batch], element));
-        }
         Ok(vec![self.denoise(recorder, &given)])
     }
 }

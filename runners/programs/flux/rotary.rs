@@ -1,5 +1,6 @@
 //! Rotary position embeddings: their table, and their application to queries and keys.
 
+use super::super::computation::Pointwise;
 use super::super::program::Role;
 use super::super::recorder::{Recorder, Tensor};
 use super::super::shape::{Element, Shape};
@@ -22,8 +23,8 @@ impl Table {
         let other = head.saturating_sub(FIRST_AXIS) / 2;
         let mut cosines = Vec::new();
         let mut sines = Vec::new();
-        for channels in [FIRST_AXIS, other, other] {
-            let (cosine, sine) = axis(recorder, ids.size(0), channels);
+        for (index, channels) in (0..).zip([FIRST_AXIS, other, other]) {
+            let (cosine, sine) = axis(recorder, &positions.select(1, index), channels);
             cosines.push(cosine);
             sines.push(sine);
         }
@@ -49,16 +50,20 @@ impl Table {
     pub(super) fn apply(&self, recorder: &Recorder, input: Tensor) -> Tensor {
         let (fp32, sizes) = (Element::FP32, input.sizes().to_vec());
         let half = [&sizes[..3], &[sizes[3] / 2]].concat();
-        let negated = recorder.empty(&half, input.element, "rotary negate");
+        let [even, odd] = [0, 1].map(|index| input.pairs().select(4, index));
+        let minus = Pointwise::Affine { factor: -1.0, summand: 0.0 };
+        let negated = recorder.computed(&half, input.element, minus, &[&odd], "rotary negate");
         let swapped = recorder.empty(&sizes, input.element, "rotary swap");
+        recorder.join_into(&swapped.pairs(), &[&negated.unsqueeze(4), &even.unsqueeze(4)], 4);
+        drop((even, odd));
         drop(negated);
         let wide = recorder.to(&input, fp32, "rotary in fp32");
-        let along = recorder.combine(&wide, &self.along(&self.cosines), "rotary cosines");
+        let along = recorder.combine(&wide, &self.along(&self.cosines), Pointwise::Multiply, "rotary cosines");
         drop(wide);
         let wide = recorder.to(&swapped, fp32, "rotary swap in fp32");
-        let across = recorder.combine(&wide, &self.along(&self.sines), "rotary sines");
+        let across = recorder.combine(&wide, &self.along(&self.sines), Pointwise::Multiply, "rotary sines");
         drop(wide);
-        let sum = recorder.combine(&along, &across, "rotary sum");
+        let sum = recorder.combine(&along, &across, Pointwise::Add, "rotary sum");
         drop(along);
         drop(across);
         let output = recorder.to(&sum, input.element, "rotary in half");
@@ -73,31 +78,36 @@ impl Table {
     }
 }
 
-/// Cosines and sines of one axis.
-fn axis(recorder: &Recorder, tokens: u64, channels: u64) -> (Tensor, Tensor) {
-    let half = channels / 2;
-    let exponents = recorder.empty(&[half], Element::Fp64, "exponents");
-    let divided = recorder.scale(&exponents, "divide exponents");
+/// The base of the frequencies.
+const BASE: f64 = 10_000.0;
+
+/// Cosines and sines of one axis, two channels for each frequency.
+fn axis(recorder: &Recorder, positions: &Tensor, channels: u64) -> (Tensor, Tensor) {
+    let (tokens, half, fp64) = (positions.size(0), channels / 2, Element::Fp64);
+    let same = Pointwise::Affine { factor: 1.0, summand: 0.0 };
+    let exponents = recorder.range(half, 2.0, fp64, "exponents");
+    let divided = recorder.scale(&exponents, Pointwise::Over(channels as f64), "divide exponents");
     drop(exponents);
-    let powers = recorder.map(&divided, "powers");
-    drop(recorder.allocate(Shape::contiguous(&[1]), Element::Fp64, "base", Role::Copy));
+    let powers = recorder.map(&divided, Pointwise::PowerOf(BASE), "powers");
+    drop(recorder.allocate(Shape::contiguous(&[1]), fp64, "base", Role::Copy));
     drop(divided);
-    let inverse = recorder.map(&powers, "inverse powers");
-    let scaled = recorder.scale(&inverse, "scale frequencies");
+    let inverse = recorder.map(&powers, Pointwise::ConstantOver(1.0), "inverse powers");
+    let scaled = recorder.scale(&inverse, same, "scale frequencies");
     drop(inverse);
     drop(powers);
-    let frequencies = recorder.scale(&scaled, "frequencies");
+    let frequencies = recorder.scale(&scaled, same, "frequencies");
     drop(scaled);
-    let angles = recorder.empty(&[tokens, half], Element::Fp64, "angles");
+    let angles = recorder.outer(positions, &frequencies, fp64, "angles");
     drop(frequencies);
-    let table = |operator| {
-        let narrow = recorder.map(&angles, operator);
-        let wide = recorder.empty(&[tokens, channels], Element::Fp64, "repeat");
+    let table = |function, operator| {
+        let narrow = recorder.map(&angles, function, operator);
+        let wide = recorder.empty(&[tokens, channels], fp64, "repeat");
+        recorder.pointwise(Pointwise::Copy, &[&narrow.unsqueeze(2)], &wide.pairs());
         drop(narrow);
         recorder.to(&wide, Element::FP32, "table in fp32")
     };
-    let cosines = table("cosines");
-    let sines = table("sines");
+    let cosines = table(Pointwise::Cosine, "cosines");
+    let sines = table(Pointwise::Sine, "sines");
     drop(angles);
     (cosines, sines)
 }

@@ -4,10 +4,12 @@ use std::fmt;
 
 use headroom_base::{InvalidReason, Measurement, mutant};
 
+use super::entry::Piece;
 use super::event::Event;
 use super::lock::LockReport;
 use super::spec::ComputeOn;
 use super::state::Slot;
+use super::view::WeightHolding;
 use super::{Cache, ModelKey};
 use crate::device::Device;
 use crate::probe::{Closing, Registration, ScopeId};
@@ -74,6 +76,20 @@ impl LockedModel {
     /// Where it computes: what its spec said, wherever its weights are.
     pub fn compute(&self) -> ComputeOn {
         self.compute
+    }
+
+    /// The model's pieces in the order of its spec, and where each lies on the device now: what executes an operation
+    /// reads them there.
+    pub fn weights(&self) -> Vec<WeightHolding> {
+        let state = self.cache.state();
+        let entry = state.entry(self.slot);
+        let holding = |piece: &Piece| WeightHolding {
+            name: piece.name.clone(),
+            bytes: piece.bytes,
+            holding: piece.holding,
+            has_contents: entry.host.contents(&piece.name).is_some(),
+        };
+        entry.pieces.iter().map(holding).collect()
     }
 
     /// What the lock came to.

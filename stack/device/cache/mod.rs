@@ -38,7 +38,7 @@ pub use key::ModelKey;
 pub use lock::{LockReport, TOLERANCE_BYTES};
 pub use spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
 use state::State;
-pub use view::{ModelView, NotReconciled};
+pub use view::{ModelView, NotReconciled, WeightHolding};
 pub use warning::{BeyondDevice, Pressure, Resident};
 
 /// What can be set about a cache.

@@ -3,6 +3,7 @@
 use headroom_base::{Bytes, SignedBytes};
 
 use super::{Cache, CacheError, ModelKey};
+use crate::device::Holding;
 
 /// One model as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,19 @@ pub struct ModelView {
     pub host_pins: u32,
     /// Whether it goes when nobody needs it any more.
     pub dropped: bool,
+}
+
+/// One piece of a locked model's weights, for what computes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightHolding {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it lies on the device; nowhere where it is in host memory.
+    pub holding: Option<Holding>,
+    /// Whether it has contents of its own: synthetic weights have none.
+    pub has_contents: bool,
 }
 
 /// The cache and the allocator disagree about weights.
