@@ -275,8 +275,7 @@ const LONGEST: f64 = 10_000.0;
 
 /// The sinusoidal embedding of steps or sizes `times`, `channels` for each, in fp32.
 pub(super) fn sinusoids(recorder: &Recorder, times: &Tensor, channels: u64) -> Tensor {
-    let (count, half) = (times.size(0), channels / 2);
-    let fp32 = Element::FP32;
+    let (half, fp32) = (channels / 2, Element::FP32);
     let times_by = |factor| Pointwise::Affine { factor, summand: 0.0 };
     let exponents = recorder.range(half, 1.0, fp32, "exponents");
     let scaled = recorder.map(&exponents, times_by(-LONGEST.ln()), "scale exponents");
