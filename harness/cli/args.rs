@@ -7,6 +7,7 @@ use headroom_base::{AllocatorKind, Bytes, DType, Operation};
 
 use super::case::parse_size;
 use super::exit::EXIT_CODES_HELP;
+use super::measure::USUAL_SIZE;
 
 /// Measures, fits and reserves the working memory of image-generation operations.
 ///
@@ -69,7 +70,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  headroom schema > families/schema.json")]
     Schema,
     /// List devices, their memory readers, and which of those were verified on hardware.
-    #[command(after_help = "Example:\n  headroom devices --json")]
+    #[command(after_help = "Examples:\n  headroom devices --json\n  headroom devices --measure=1GiB")]
     Devices(DevicesArgs),
 }
 
@@ -309,6 +310,12 @@ pub struct MutantsArgs {
 /// Arguments of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
+    /// Measure on each attached GPU how fast weights reach it and what a cached allocation costs, instead of listing.
+    ///
+    /// SIZE is what is copied at a time (4GiB if not given); the host needs twice as much memory, and as much room among
+    /// the temporary files.
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_SIZE)]
+    pub measure: Option<Bytes>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

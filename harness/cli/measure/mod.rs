@@ -1,0 +1,159 @@
+//! `devices --measure`: how fast weights reach each attached GPU, and what memory costs that the allocator has at hand.
+
+mod copies;
+mod pairs;
+mod source;
+
+use std::time::Duration;
+
+use headroom_base::Bytes;
+use headroom_device::cuda::{CudaContext, Gpu, gpus};
+use headroom_device::lease::DeviceLease;
+use headroom_device::{Holding, Settings};
+use serde::Serialize;
+
+use self::copies::{Copied, measure_copies};
+use self::pairs::{Pair, measure_pairs};
+use super::error::CliError;
+use super::exit::Exit;
+use super::terminal::Terminal;
+
+/// What a device is measured with when nobody says otherwise, as the command line has it.
+pub(super) const USUAL_SIZE: &str = "4GiB";
+
+/// How long another process's lease of a device is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Everything that can go wrong on a device is told in its own words and fails that device alone.
+type Failure = Box<dyn std::error::Error>;
+
+/// All devices of one run.
+#[derive(Serialize)]
+struct Measurements {
+    /// Whether the build is optimised: figures of one that is not say little about the allocator.
+    optimised: bool,
+    devices: Vec<Measured>,
+}
+
+/// One device.
+#[derive(Serialize)]
+struct Measured {
+    name: String,
+    uuid: String,
+    driver_version: String,
+    /// What was copied up, at most, in one measurement.
+    size_bytes: u64,
+    /// Empty if the device could not be measured.
+    copies: Vec<Copied>,
+    cached_pairs: Vec<Pair>,
+    /// Why the device could not be measured, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+}
+
+/// Measures every attached GPU.
+///
+/// # Errors
+/// When there is none, or the result cannot be printed.
+pub(super) fn measure(size: Bytes, json: bool, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    let listed = gpus().map_err(|error| CliError::Unavailable(format!("no CUDA device: {error}")))?;
+    let devices: Vec<_> = listed.iter().map(|gpu| measured(gpu, size.0, terminal)).collect();
+    let failed = devices.iter().any(|device| device.failed.is_some());
+    let measurements = Measurements { optimised: !cfg!(debug_assertions), devices };
+    if json {
+        terminal.json(&measurements)?;
+    } else {
+        print(&measurements, terminal)?;
+    }
+    Ok(if failed { Exit::Unavailable } else { Exit::Success })
+}
+
+fn measured(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Measured {
+    let size_bytes = copies::whole_pieces(size_bytes);
+    let (copies, cached_pairs, failed) = match try_measure(gpu, size_bytes, terminal) {
+        Ok((copies, pairs)) => (copies, pairs, None),
+        Err(error) => {
+            terminal.remark(format!("{} ({}) could not be measured: {error}", gpu.name, gpu.uuid));
+            (Vec::new(), Vec::new(), Some(error.to_string()))
+        }
+    };
+    let Gpu { name, uuid, driver_version, .. } = gpu.clone();
+    Measured { name, uuid, driver_version, size_bytes, copies, cached_pairs, failed }
+}
+
+fn try_measure(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Result<(Vec<Copied>, Vec<Pair>), Failure> {
+    let on_wait = |holder: &_| terminal.remark(format!("waiting for {}, held by {holder}", gpu.uuid));
+    let folder = DeviceLease::default_folder()?;
+    let _lease = DeviceLease::acquire(&folder, &gpu.uuid, "headroom devices --measure", PATIENCE, on_wait)?;
+    let context = CudaContext::open(gpu)?;
+    let mut memory = context.parts(Settings::default())?.memory;
+    // Before the copies, so that the allocator holds nothing but what is asked of it.
+    let pairs = measure_pairs(memory.as_mut())?;
+    let copies = measure_copies(&context, memory.as_mut(), size_bytes)?;
+    memory.empty_cache()?;
+    Ok((copies, pairs))
+}
+
+fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    if !measurements.optimised {
+        terminal
+            .line("This build is not optimised: build with --release before the allocator's figures are compared.")?;
+    }
+    for device in &measurements.devices {
+        let Measured { name, uuid, driver_version, size_bytes, .. } = device;
+        terminal.line(format!("{name} ({uuid}), driver {driver_version}, up to {} a copy", Bytes(*size_bytes)))?;
+        if let Some(reason) = &device.failed {
+            terminal.line(format!("not measured: {reason}"))?;
+            continue;
+        }
+        let copies = device.copies.iter().map(|copied| {
+            vec![
+                copied.source.name().to_owned(),
+                copied.manner.to_string(),
+                copied.threads.map_or_else(String::new, |threads| threads.to_string()),
+                Bytes(copied.bytes).to_string(),
+                format!("{:.1}", copied.gib_per_second),
+                format!("{:.1} %", copied.share_of_plain * 100.0),
+            ]
+        });
+        let header = ["from", "manner", ">threads", ">copied", ">GiB/s", ">of plain pinned"];
+        terminal.table(&header, &copies.collect::<Vec<_>>())?;
+        let pairs = device.cached_pairs.iter().map(|pair| {
+            vec![Bytes(pair.bytes).to_string(), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]
+        });
+        terminal.table(&[">block", ">pairs", ">ns, allocate + free"], &pairs.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// The middle one of several measurements.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Memory that goes back to its allocator whether or not what it was for succeeded.
+struct Held<'a> {
+    memory: &'a mut dyn headroom_device::DeviceMemory,
+    holdings: Vec<Holding>,
+}
+
+impl<'a> Held<'a> {
+    fn new(memory: &'a mut dyn headroom_device::DeviceMemory, sizes: &[u64]) -> Result<Self, Failure> {
+        let mut held = Self { memory, holdings: Vec::with_capacity(sizes.len()) };
+        for bytes in sizes {
+            let holding = held.memory.allocate(*bytes)?;
+            held.holdings.push(holding);
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for holding in self.holdings.drain(..) {
+            // Each was allocated above and is freed once.
+            let _ = self.memory.free(holding);
+        }
+    }
+}
