@@ -14,7 +14,6 @@ mod measure;
 mod merge;
 mod mutants;
 mod options;
-mod place;
 mod plan;
 mod program;
 mod replay;
