@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::args::DevicesArgs;
 use super::error::CliError;
 use super::exit::Exit;
+use super::measure::measure;
 use super::terminal::Terminal;
 use crate::catalogue::Catalogue;
 
@@ -97,6 +98,9 @@ pub(super) fn devices(
     catalogue: &Catalogue,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
+    if let Some(size) = args.measure {
+        return measure(size, args.json, terminal);
+    }
     let (devices, no_device) = match cuda::gpus() {
         Ok(gpus) => (gpus.iter().map(attached).collect(), None),
         Err(error) => (Vec::new(), Some(format!("no CUDA device: {error}"))),
