@@ -69,6 +69,34 @@ fn the_steps_of_the_drivers_pool_count_when_room_is_made() {
     assert!(rig.resident_mib("other") < 320);
 }
 
+#[test]
+fn pieces_that_must_be_there_are_said_to_take_working_memory_when_they_take_more_than_a_mib_of_it() {
+    for (working_bytes, said) in [
+        (200 * MIB, None),
+        (400 * MIB, None),
+        (401 * MIB, None),
+        (401 * MIB + 1, Some((599 * MIB - 1, 600 * MIB))),
+        (700 * MIB, Some((300 * MIB, 600 * MIB))),
+        (1_000 * MIB, Some((0, 600 * MIB))),
+    ] {
+        let rig = Wishes::mib(1_000).rig_with_floor(working_bytes);
+        rig.cache.add(model("m", 600).whole()).unwrap();
+        let locked = rig.cache.lock(&key("m"), None).unwrap();
+        let pressure = locked.report().pressure.as_ref();
+        let said = said.map(|(budget_bytes, required_bytes)| (budget_bytes as i64, required_bytes));
+        assert_eq!(pressure.map(|pressure| (pressure.budget_bytes, pressure.required_bytes)), said, "{working_bytes}");
+    }
+}
+
+#[test]
+fn a_budget_of_nothing_is_no_shortage() {
+    let rig = Wishes::mib(1_000).rig();
+    rig.add("m", 100);
+    let locked = rig.lock("m", 1_000);
+    assert_eq!((locked.report().budget.budget_bytes, locked.report().pressure.clone()), (0, None));
+    assert_eq!(locked.report().missing_bytes, 100 * MIB);
+}
+
 /// What happens when a lock begins to wait.
 type Deed = Box<dyn Fn(&Cache) + Send + Sync>;
 

@@ -210,7 +210,8 @@ fn a_valid_window_is_right_whatever_others_do_meanwhile() {
 
 #[test]
 fn a_lock_waits_for_room_says_so_and_goes_on_when_it_comes() {
-    let rig = Wishes::mib(2_000).wait(Duration::from_secs(60)).rig();
+    let longest = Duration::from_secs(20);
+    let rig = Wishes::mib(2_000).wait(longest).rig();
     let (said, hears) = channel();
     struct Says(Mutex<std::sync::mpsc::Sender<Event>>);
     impl Observer for Says {
@@ -228,12 +229,13 @@ fn a_lock_waits_for_room_says_so_and_goes_on_when_it_comes() {
     let used = rig.lock("used", 0);
     std::thread::scope(|threads| {
         let waiting = threads.spawn(|| rig.lock("wanted", 0).report().clone());
-        let event = hears.recv().unwrap();
+        let event = hears.recv_timeout(longest).unwrap();
         assert!(matches!(event, Event::WaitingForRoom { needed_bytes, .. } if needed_bytes == 1_500 * MIB));
         assert_eq!(rig.view("wanted").locks, 1, "it is counted while it waits");
         drop(used);
         let report = waiting.join().unwrap();
         assert!(report.missing_bytes == 0 && report.waited > Duration::ZERO);
+        assert!(report.waited < longest, "nobody told it of the room, and it looked again when its time was up");
     });
     rig.assert_empties();
 }

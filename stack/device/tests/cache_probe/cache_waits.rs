@@ -1,0 +1,125 @@
+//! What a lock does about memory that comes back, or does not, while it is under way.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headroom_base::{AllocatorKind, MIB};
+use headroom_device::cache::{Event, Observer};
+use headroom_device::driver::RetainedPool;
+use headroom_device::probe::HookError;
+use headroom_device::{LockedModel, ModelSpec, PieceSpec};
+
+use crate::rig::{Rig, Watcher, Wishes, key};
+
+/// Far beyond what anything here takes, so that what never comes is a failure and not a wait for ever.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Two locks that run out of room: the second looks and finds the first one running; before it waits, the first fails.
+struct Meeting {
+    /// Another model's lock, which ends once the first lock has looked.
+    held: Mutex<Option<LockedModel>>,
+    first_looked: Sender<()>,
+    second_looked: (Sender<()>, Mutex<Receiver<()>>),
+    first_failed: (Sender<()>, Mutex<Receiver<()>>),
+}
+
+impl Observer for Meeting {
+    fn event(&self, event: &Event) -> Result<(), HookError> {
+        let hear = |said: &Mutex<Receiver<()>>| said.lock().unwrap().recv_timeout(LONG).unwrap();
+        match event {
+            Event::WaitingForRoom { key, .. } if key.to_string() == "first" => {
+                drop(self.held.lock().unwrap().take());
+                self.first_looked.send(()).unwrap();
+                hear(&self.second_looked.1);
+            }
+            Event::WaitingForRoom { .. } => {
+                self.second_looked.0.send(()).unwrap();
+                hear(&self.first_failed.1);
+            }
+            Event::LockFailed { .. } => self.first_failed.0.send(()).unwrap(),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A model of two pieces that it cannot do without and a small one that it can.
+fn three_pieces(name: &str, required_mib: [u64; 2]) -> ModelSpec {
+    let required = required_mib.map(|mib| PieceSpec::required(format!("{mib}"), mib * MIB));
+    ModelSpec::synthetic(name, required.into_iter().chain([PieceSpec::new("more", 40 * MIB)]))
+}
+
+/// A card of 1,000 MiB with 600 used by others; 300 are the first model's, of which 320 are missing, and 60 are held.
+fn crowded() -> Rig {
+    let rig = Wishes::mib(1_000).wait(LONG).rig();
+    rig.cache.add(three_pieces("first", [300, 320])).unwrap();
+    rig.cache.add(three_pieces("second", [100, 80])).unwrap();
+    rig.load("first");
+    rig.add("held", 60);
+    rig.add("passing", 580);
+    rig.load("passing");
+    rig.cache.drop_model(&key("passing")).unwrap();
+    rig.device.empty_cache().unwrap();
+    assert_eq!(rig.resident_mib("first"), 300);
+    rig.card.set_others_bytes(600 * MIB);
+    rig
+}
+
+#[test]
+fn a_lock_that_fails_between_anothers_look_and_its_wait_leaves_it_the_room() {
+    let rig = crowded();
+    let (first_looked, first_looks) = channel();
+    let ((said_second, hears_second), (said_failed, hears_failed)) = (channel(), channel());
+    let meeting = Meeting {
+        held: Mutex::new(Some(rig.lock("held", 0))),
+        first_looked,
+        second_looked: (said_second, Mutex::new(hears_second)),
+        first_failed: (said_failed, Mutex::new(hears_failed)),
+    };
+    rig.cache.observe(Arc::new(meeting));
+    std::thread::scope(|threads| {
+        let first = threads.spawn(|| rig.cache.lock(&key("first"), Some(0)).map(drop));
+        first_looks.recv_timeout(LONG).unwrap();
+        let second = rig.lock("second", 0);
+        assert_eq!(second.report().missing_bytes, 0, "the first one's 300 MiB came back, and nobody looked");
+        assert!(first.join().unwrap().unwrap_err().is_out_of_memory());
+    });
+    rig.assert_empties();
+}
+
+#[test]
+fn a_load_takes_no_more_than_the_driver_was_seen_to_give_back() {
+    let mut wishes = Wishes::mib(8_000);
+    wishes.card.retained = Some(RetainedPool { most_bytes: 500 * MIB, reused: false });
+    let rig = wishes.rig();
+    rig.add("m", 7_800);
+    rig.free_and_unreleased(6_000);
+    let locked = rig.lock("m", 0);
+    assert_eq!(locked.report().resident_bytes, 7_500 * MIB);
+    assert_eq!(rig.device.counters().unwrap().num_ooms, 0);
+}
+
+#[test]
+fn a_pool_gives_nothing_back_for_a_load_that_the_driver_has_room_for() {
+    let rig = Wishes::mib(4_000).allocator(AllocatorKind::CudaMallocAsync).rig();
+    rig.add("m", 200);
+    rig.free_and_unreleased(1_000);
+    let reserved_bytes = rig.device.figures().unwrap().reserved_bytes;
+    let locked = rig.lock("m", 3_400);
+    assert_eq!(locked.report().missing_bytes, 0);
+    assert!(rig.device.figures().unwrap().reserved_bytes >= reserved_bytes && reserved_bytes >= 1_000 * MIB);
+}
+
+#[test]
+fn a_lock_that_need_not_wait_does_not_say_that_it_does() {
+    let rig = Wishes::mib(1_000).wait(LONG).rig();
+    rig.add("whole", 300);
+    rig.add("in part", 1_400);
+    let watcher = Arc::new(Watcher::default());
+    rig.cache.observe(watcher.clone());
+    let whole = std::thread::scope(|threads| threads.spawn(|| rig.lock("whole", 0)).join().unwrap());
+    let in_part = rig.lock("in part", 0);
+    assert_eq!([whole, in_part].map(|locked| locked.report().resident_bytes / MIB), [300, 700]);
+    assert!(!watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. })));
+}
