@@ -312,7 +312,7 @@ pub struct MutantsArgs {
 pub struct DevicesArgs {
     /// Measure on each attached GPU how fast weights reach it and what a cached allocation costs, instead of listing.
     ///
-    /// SIZE is what is copied at a time (4GiB if not given); the host needs twice as much memory, and as much room among
+    /// SIZE is what is copied at a time (4GiB if not given); the host needs as much memory, and as much room among
     /// the temporary files.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_SIZE)]
     pub measure: Option<Bytes>,
