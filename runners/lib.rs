@@ -1,5 +1,6 @@
 //! Executes one operation of a family: simulated, with real kernels, or in a PyTorch worker.
 
+pub mod cuda;
 pub mod programs;
 pub mod requests;
 pub mod runner;

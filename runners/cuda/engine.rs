@@ -1,0 +1,219 @@
+//! Calls on a real GPU: kernels, cuBLAS and cuDNN on one stream, and what each of them makes the process grow by.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use headroom_device::cuda::CudaContext;
+
+use crate::programs::{Computation, Library};
+
+use super::error::CudaError;
+use super::execute::{Addresses, Engine};
+use super::library::blas::Blas;
+use super::library::compiler::{self, Code};
+use super::library::dnn::Dnn;
+use super::library::driver::{Kernel, Module, download, upload};
+use super::plan::call::{Argument, Call, ConvolutionCall, Instance, KernelCall, ProductCall};
+use super::workspaces::Answer;
+
+/// Who makes the process grow beside the allocator.
+const KERNELS: &str = "kernels";
+const CUBLAS: &str = "cuBLAS";
+const CUDNN: &str = "cuDNN";
+
+/// A GPU's libraries and kernels. Fields are dropped in order, the context last.
+pub(super) struct GpuEngine {
+    kernels: HashMap<String, Kernel>,
+    modules: HashMap<usize, (Code, Module)>,
+    dnn: Dnn,
+    blas: Blas,
+    workspaces: HashMap<&'static str, (u64, u64)>,
+    /// What was called before, so that only first calls are measured.
+    known: HashSet<String>,
+    grown: BTreeMap<&'static str, u64>,
+    each_launch_waited_for: bool,
+    context: CudaContext,
+}
+
+// SAFETY: handles of the driver and its libraries may be used from any thread, one at a time; whoever uses the engine
+// has it for itself, and binds the context to the calling thread first.
+unsafe impl Send for GpuEngine {}
+
+impl GpuEngine {
+    /// Starts the libraries on a context's stream.
+    pub(super) fn new(context: CudaContext) -> Result<Self, CudaError> {
+        context.bind()?;
+        let mut grown = BTreeMap::new();
+        let blas = measured(&context, &mut grown, CUBLAS, || Blas::new(context.stream()))?;
+        let dnn = measured(&context, &mut grown, CUDNN, || Dnn::new(context.stream()))?;
+        Ok(Self {
+            kernels: HashMap::new(),
+            modules: HashMap::new(),
+            dnn,
+            blas,
+            workspaces: HashMap::new(),
+            known: HashSet::new(),
+            grown,
+            each_launch_waited_for: false,
+            context,
+        })
+    }
+
+    /// Waits for every launch, so that a failure is the launch's own. Slow.
+    pub(super) fn wait_for_each_launch(&mut self) {
+        self.each_launch_waited_for = true;
+    }
+
+    /// What libraries and kernels made the process grow by on the device, each by name, in bytes.
+    pub(super) fn grown(&self) -> Vec<(&'static str, u64)> {
+        self.grown.iter().map(|(name, bytes)| (*name, *bytes)).collect()
+    }
+
+    /// What cuDNN asks for.
+    pub(super) fn decide(&mut self, shape: &super::plan::convolution::ConvolutionShape) -> Result<Answer, CudaError> {
+        let Self { dnn, context, grown, .. } = self;
+        measured(context, grown, CUDNN, || dnn.decide(shape))
+    }
+
+    /// Makes and loads the kernels of these calls that are not there yet, all at once.
+    pub(super) fn make<'a>(&mut self, calls: impl Iterator<Item = &'a KernelCall>) -> Result<(), CudaError> {
+        let mut wanted: HashMap<&str, &KernelCall> = HashMap::new();
+        for call in calls.filter(|call| !self.kernels.contains_key(&call.instance.name)) {
+            wanted.entry(&call.instance.name).or_insert(call);
+        }
+        let mut wanted: Vec<&KernelCall> = wanted.into_values().collect();
+        wanted.sort_by(|a, b| a.instance.name.cmp(&b.instance.name));
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let instances: Vec<&Instance> = wanted.iter().map(|call| &call.instance).collect();
+        let codes = compiler::code(self.context.gpu().compute_capability, &instances)?;
+        let Self { kernels, modules, context, grown, .. } = self;
+        measured(context, grown, KERNELS, || {
+            for (call, code) in wanted.iter().zip(codes) {
+                let key = Arc::as_ptr(&code) as usize;
+                if !modules.contains_key(&key) {
+                    let module = Module::load(&code)?;
+                    modules.insert(key, (Arc::clone(&code), module));
+                }
+                let name = &call.instance.name;
+                kernels.insert(name.clone(), modules[&key].1.kernel(name, call.shared_bytes)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes bytes to an address of this device's memory that is known to have room for them.
+    pub(super) fn write(&self, address: u64, contents: &[u8]) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: callers pass addresses of holdings of this device, with contents of the holding's size.
+        unsafe { upload(address, contents, self.context.stream()) }
+    }
+
+    /// Reads bytes from an address of this device's memory that is known to have as many.
+    pub(super) fn read(&self, address: u64, contents: &mut [u8]) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: callers pass addresses of holdings of this device, and ask for no more than the holding's size.
+        unsafe { download(address, contents, self.context.stream()) }
+    }
+
+    fn kernel(&mut self, call: &KernelCall, address: &Addresses<'_>) -> Result<(), CudaError> {
+        let name = &call.instance.name;
+        if !self.kernels.contains_key(name) {
+            self.make(std::iter::once(call))?;
+        }
+        let words = |argument: &Argument| match argument {
+            Argument::At(place) => address(*place).map(|address| vec![address]),
+            Argument::Nowhere => Ok(vec![0]),
+            Argument::Words(words) => Ok(words.clone()),
+        };
+        let mut arguments = call.arguments.iter().map(words).collect::<Result<Vec<_>, _>>()?;
+        let first = self.known.insert(format!("kernel {name}"));
+        let Self { kernels, context, grown, .. } = self;
+        let kernel = kernels[name];
+        let mut launch = || {
+            // SAFETY: the kernel's module is loaded for as long as the engine lives; its text and these arguments were
+            // written together, and its addresses are of live holdings, which the allocator reuses on this stream alone.
+            unsafe { kernel.launch(context.stream(), call.blocks, call.threads, call.shared_bytes, &mut arguments) }
+        };
+        if first { measured(context, grown, KERNELS, launch) } else { launch() }
+    }
+
+    fn product(&mut self, call: &ProductCall, address: &Addresses<'_>) -> Result<(), CudaError> {
+        let order = if call.biased { [Library::CublasLt, Library::Cublas] } else { Library::ALL };
+        if let Some(&(at, bytes)) = order.iter().find_map(|library| self.workspaces.get(library.name())) {
+            // SAFETY: a library's workspace is kept by the runner for as long as the engine lives.
+            unsafe { self.blas.work_in(at, bytes) }?;
+        }
+        let first = self.known.insert(format!("product {:?} {:?}", call.dtype, call.gemm));
+        let Self { blas, context, grown, .. } = self;
+        let all = || {
+            for places in &call.places {
+                let [a, b, c] = [address(places[0])?, address(places[1])?, address(places[2])?];
+                // SAFETY: the addresses are of live holdings that the views behind the call stay within.
+                unsafe { blas.multiply(call, [a, b, c]) }?;
+            }
+            Ok(())
+        };
+        if first { measured(context, grown, CUBLAS, all) } else { all() }
+    }
+
+    fn convolution(&mut self, call: &ConvolutionCall, address: &Addresses<'_>) -> Result<(), CudaError> {
+        let [input, weights, output] = call.places;
+        let places = [address(input)?, address(weights)?, address(output)?];
+        let workspace = call.workspace.map_or(Ok(0), address)?;
+        let first = self.known.insert(format!("convolution {:?}", call.shape));
+        let Self { dnn, context, grown, .. } = self;
+        let mut convolve = || {
+            // SAFETY: the addresses are of live holdings of the shape's sizes, and the workspace has the size that the
+            // library was asked for this shape.
+            unsafe { dnn.convolve(&call.shape, places, workspace) }
+        };
+        if first { measured(context, grown, CUDNN, convolve) } else { convolve() }
+    }
+}
+
+/// Does something, and adds what the device's free memory shrank by meanwhile to a name. Nothing else of this process
+/// allocates then; what other processes do meanwhile is counted too.
+fn measured<T>(
+    context: &CudaContext,
+    grown: &mut BTreeMap<&'static str, u64>,
+    name: &'static str,
+    act: impl FnOnce() -> Result<T, CudaError>,
+) -> Result<T, CudaError> {
+    let before = context.memory()?.free_bytes;
+    let value = act()?;
+    let after = context.memory()?.free_bytes;
+    *grown.entry(name).or_default() += before.saturating_sub(after);
+    Ok(value)
+}
+
+impl Engine for GpuEngine {
+    fn call(&mut self, call: &Call, address: &Addresses<'_>) -> Result<(), CudaError> {
+        match call {
+            Call::Kernel(call) => self.kernel(call, address)?,
+            Call::Product(call) => self.product(call, address)?,
+            Call::Convolution(call) => self.convolution(call, address)?,
+        }
+        if self.each_launch_waited_for {
+            self.context.synchronize()?;
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, library: &'static str, address: u64, bytes: u64) -> Result<(), CudaError> {
+        self.workspaces.insert(library, (address, bytes));
+        Ok(())
+    }
+
+    fn finish(&mut self, what: &Computation) -> Result<(), CudaError> {
+        self.context.synchronize().map_err(|error| CudaError::Late { case: what.program.case.to_string(), error })
+    }
+}
+
+impl Drop for GpuEngine {
+    fn drop(&mut self) {
+        // Handles are given back in their own context; where it cannot be bound they go with the process.
+        let _ = self.context.synchronize();
+    }
+}

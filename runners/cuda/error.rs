@@ -1,0 +1,105 @@
+//! Why a GPU did not do what was asked of it.
+
+use headroom_base::Bytes;
+use headroom_device::DriverError;
+use headroom_device::cuda::libraries::LibraryError;
+
+use crate::runner::RunError;
+
+/// Why a call to a GPU or one of its libraries failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CudaError {
+    /// A library is missing or of the wrong version.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// The driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A library's call failed.
+    #[error("{library} failed at {call} (code {code}: {name})")]
+    Call {
+        /// The library.
+        library: &'static str,
+        /// Its function, and on what.
+        call: String,
+        /// Its code.
+        code: i64,
+        /// The code's name.
+        name: String,
+    },
+    /// A kernel's source was refused.
+    #[error("NVRTC refused the kernels {kernels}: {log}; please report this")]
+    Compilation {
+        /// The kernels that were to be made.
+        kernels: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// No kernel here does it.
+    #[error("no kernel for {what}; please report this with the command line")]
+    NoKernel {
+        /// What was to be computed.
+        what: String,
+    },
+    /// The GPU is too old.
+    #[error("compute capability {major}.{minor} is too old: the kernels need 8.0 or newer")]
+    TooOld {
+        /// Its major number.
+        major: u32,
+        /// Its minor number.
+        minor: u32,
+    },
+    /// A launch failed.
+    #[error("{kernel} at {place}: {error}")]
+    Launch {
+        /// The kernel.
+        kernel: String,
+        /// Where in the model.
+        place: String,
+        /// Why.
+        error: Box<CudaError>,
+    },
+    /// Something that ran before failed, and nobody had waited for it yet.
+    #[error(
+        "{case} failed on the device: {error}; run it again with every launch waited for to learn which kernel did"
+    )]
+    Late {
+        /// What ran.
+        case: String,
+        /// Why.
+        error: DriverError,
+    },
+    /// A piece of the weights has contents of its own and does not lie on the device.
+    #[error(
+        "`{name}` ({}) is not on the device, and its contents are not at hand during a run; load the whole model",
+        Bytes(*bytes)
+    )]
+    NotResident {
+        /// The piece.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Memory of a size other than what the operation needs.
+    #[error("`{name}` has {} on the device and needs {}", Bytes(*bytes), Bytes(*needed_bytes))]
+    WrongSize {
+        /// What lies there.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// What it should have.
+        needed_bytes: u64,
+    },
+    /// Memory that this process has no address of.
+    #[error("`{name}` is not in this process's memory of the device")]
+    NoAddress {
+        /// Whose memory.
+        name: String,
+    },
+}
+
+impl From<CudaError> for RunError {
+    fn from(error: CudaError) -> Self {
+        Self::Failed { message: error.to_string() }
+    }
+}

@@ -1,0 +1,197 @@
+//! Convolutions in cuDNN's words.
+
+use headroom_base::{DType, MemoryLayout};
+
+use crate::cuda::error::CudaError;
+use crate::programs::computation::{Kernel, Launch, View};
+use crate::programs::{ConvolutionCall as TableCall, Element};
+
+use super::call::{Call, ConvolutionCall, Place};
+use super::pointwise;
+
+/// What decides how cuDNN computes a convolution, and how much workspace it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cuda) struct ConvolutionShape {
+    /// The element type of all operands.
+    pub(in crate::cuda) dtype: DType,
+    /// Their layout.
+    pub(in crate::cuda) layout: MemoryLayout,
+    /// Batch, channels and space of the input.
+    pub(in crate::cuda) input: Vec<i32>,
+    /// Outputs, inputs and space of the weights.
+    pub(in crate::cuda) weights: Vec<i32>,
+    /// Batch, channels and space of the output.
+    pub(in crate::cuda) output: Vec<i32>,
+    /// Of each spatial dimension.
+    pub(in crate::cuda) stride: Vec<i32>,
+    /// Zeros on both sides of each spatial dimension.
+    pub(in crate::cuda) padding: Vec<i32>,
+}
+
+impl ConvolutionShape {
+    /// The shape of a launch; `None` where it is no convolution or computes nothing.
+    ///
+    /// # Errors
+    /// When cuDNN cannot be told of it: operands of several types or layouts, or sizes beyond its numbers.
+    pub(in crate::cuda) fn of(launch: &Launch) -> Result<Option<Self>, CudaError> {
+        let Kernel::Convolution { stride, padding, .. } = &launch.kernel else { return Ok(None) };
+        let ([input, weights, ..], [output, ..]) = (&launch.reads[..], &launch.writes[..]) else {
+            return Err(refused("a convolution without operands"));
+        };
+        if [input, weights, output].iter().any(|view| view.elements() == 0) {
+            return Ok(None);
+        }
+        let Element::Float(dtype) = input.element else { return Err(refused("a convolution of integers")) };
+        if weights.element != input.element || output.element != input.element {
+            return Err(refused("a convolution of several element types"));
+        }
+        let rank = input.sizes.len();
+        if !(4..=5).contains(&rank) || weights.sizes.len() != rank || output.sizes.len() != rank {
+            return Err(refused("a convolution in other than two or three dimensions"));
+        }
+        let shared = MemoryLayout::ALL
+            .into_iter()
+            .find(|&layout| [input, weights, output].iter().all(|view| lies_in(view, layout)));
+        let Some(layout) = shared else {
+            return Err(refused("a convolution whose operands lie in different layouts"));
+        };
+        Ok(Some(Self {
+            dtype,
+            layout,
+            input: whole(&input.sizes)?,
+            weights: whole(&weights.sizes)?,
+            output: whole(&output.sizes)?,
+            stride: whole(stride)?,
+            padding: whole(padding)?,
+        }))
+    }
+
+    /// Strides of a dense tensor of these sizes in the operands' layout, outermost dimension first.
+    ///
+    /// # Errors
+    /// When they are beyond cuDNN's numbers.
+    pub(in crate::cuda) fn strides(&self, sizes: &[i32]) -> Result<Vec<i32>, CudaError> {
+        let mut strides = vec![0; sizes.len()];
+        let mut next: i64 = 1;
+        for dimension in order(sizes.len(), self.layout) {
+            strides[dimension] = i32::try_from(next).map_err(|_| refused("a convolution of more than 2³¹ elements"))?;
+            next *= i64::from(sizes[dimension]);
+        }
+        Ok(strides)
+    }
+
+    /// The call as the table of workspaces sees it.
+    pub(in crate::cuda) fn table_call(&self) -> TableCall {
+        let wide = |sizes: &[i32]| sizes.iter().map(|&size| u64::from(size.unsigned_abs())).collect::<Vec<_>>();
+        let (input, weights, output) = (wide(&self.input), wide(&self.weights), wide(&self.output));
+        TableCall {
+            dtype: self.dtype,
+            layout: self.layout,
+            batch: input[0],
+            input_channels: input[1],
+            output_channels: output[1],
+            input: input[2..].to_vec(),
+            output: output[2..].to_vec(),
+            kernel: weights[2..].to_vec(),
+        }
+    }
+}
+
+fn refused(what: &str) -> CudaError {
+    CudaError::NoKernel { what: what.to_owned() }
+}
+
+fn whole(sizes: &[u64]) -> Result<Vec<i32>, CudaError> {
+    let size = |&size: &u64| i32::try_from(size).map_err(|_| refused("a convolution of a size beyond 2³¹"));
+    sizes.iter().map(size).collect()
+}
+
+/// Dimensions, innermost first.
+fn order(rank: usize, layout: MemoryLayout) -> Vec<usize> {
+    match layout {
+        MemoryLayout::Contiguous => (0..rank).rev().collect(),
+        MemoryLayout::ChannelsLast => std::iter::once(1).chain((2..rank).rev()).chain([0]).collect(),
+    }
+}
+
+fn lies_in(view: &View, layout: MemoryLayout) -> bool {
+    let mut expected = 1;
+    order(view.sizes.len(), layout).into_iter().all(|dimension| {
+        let fits = view.sizes[dimension] == 1 || view.strides[dimension] == expected;
+        expected *= view.sizes[dimension];
+        fits
+    })
+}
+
+/// The convolution, and its bias added in place.
+pub(super) fn calls(launch: &Launch) -> Result<Vec<Call>, CudaError> {
+    let Some(shape) = ConvolutionShape::of(launch)? else { return Ok(Vec::new()) };
+    let Kernel::Convolution { workspace, .. } = &launch.kernel else { return Ok(Vec::new()) };
+    let output = &launch.writes[0];
+    let source = workspace.map(crate::programs::computation::Source::Tensor);
+    let mut calls = vec![Call::Convolution(ConvolutionCall {
+        shape,
+        places: [&launch.reads[0], &launch.reads[1], output].map(Place::of),
+        workspace: source.map(|source| Place { source, offset_bytes: 0 }),
+    })];
+    if let Some(bias) = launch.reads.get(2) {
+        calls.push(pointwise::added(output, &per_channel(bias, output)?)?);
+    }
+    Ok(calls)
+}
+
+/// A bias as an operand of the output's rank.
+fn per_channel(bias: &View, output: &View) -> Result<View, CudaError> {
+    let ([channels], [stride]) = (&bias.sizes[..], &bias.strides[..]) else {
+        return Err(refused("a bias of more than one dimension"));
+    };
+    let mut view = View { sizes: vec![1; output.sizes.len()], strides: vec![0; output.sizes.len()], ..bias.clone() };
+    (view.sizes[1], view.strides[1]) = (*channels, *stride);
+    Ok(view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::computation::Source;
+
+    fn view(sizes: &[u64], layout: MemoryLayout) -> View {
+        let mut strides = vec![0; sizes.len()];
+        let mut next = 1;
+        for dimension in order(sizes.len(), layout) {
+            strides[dimension] = next;
+            next *= sizes[dimension];
+        }
+        let element = Element::Float(DType::Fp16);
+        View { source: Source::Nothing, element, offset: 0, sizes: sizes.to_vec(), strides }
+    }
+
+    fn launch(layouts: [MemoryLayout; 3]) -> Launch {
+        Launch {
+            after: 0,
+            kernel: Kernel::Convolution { stride: vec![1; 2], padding: vec![1; 2], workspace: None },
+            reads: vec![view(&[1, 4, 8, 8], layouts[0]), view(&[6, 4, 3, 3], layouts[1])],
+            writes: vec![view(&[1, 6, 8, 8], layouts[2])],
+        }
+    }
+
+    #[test]
+    fn operands_of_one_layout_are_told_as_that_layout_and_mixed_ones_are_refused() {
+        for layout in MemoryLayout::ALL {
+            let shape = ConvolutionShape::of(&launch([layout; 3])).unwrap().unwrap();
+            assert_eq!(shape.layout, layout);
+            let expected: Vec<u64> = view(&[1, 4, 8, 8], layout).strides;
+            let strides: Vec<u64> = shape.strides(&shape.input).unwrap().iter().map(|&s| s as u64).collect();
+            assert_eq!(strides, expected);
+        }
+        let mixed = [MemoryLayout::ChannelsLast, MemoryLayout::Contiguous, MemoryLayout::Contiguous];
+        assert!(ConvolutionShape::of(&launch(mixed)).is_err());
+    }
+
+    #[test]
+    fn an_empty_convolution_is_none() {
+        let mut empty = launch([MemoryLayout::Contiguous; 3]);
+        empty.reads[0].sizes[0] = 0;
+        assert_eq!(ConvolutionShape::of(&empty).unwrap(), None);
+    }
+}

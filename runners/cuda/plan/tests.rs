@@ -1,0 +1,1 @@
+//! What can be said of plans with no GPU.

@@ -1,0 +1,241 @@
+//! The runner of one GPU: computations prepared once, memory filled once, launches on the device's one stream.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use headroom_base::Case;
+use headroom_device::cuda::CudaContext;
+use headroom_device::cuda::libraries::Library as CudaLibrary;
+use headroom_device::device::{Device, Holding};
+use headroom_family::Architecture;
+
+use crate::programs::computation::{Given, Source};
+use crate::programs::{self, Computation, Program, Step};
+use crate::runner::{Inputs, RunError, Runner, Work};
+
+use super::engine::GpuEngine;
+use super::error::CudaError;
+use super::execute::{Engine as _, Execution, Persistent, Prepared, execute};
+use super::plan::call::{Call, KernelCall};
+use super::plan::contents;
+use super::workspaces::{Sized, WorkspaceDifference, with_real_workspaces};
+
+/// An operation as it is executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executed {
+    /// Its steps, with the workspaces that the library really asks for.
+    pub program: Program,
+    /// Workspaces of which the table says something else.
+    pub differences: Vec<WorkspaceDifference>,
+}
+
+/// What a runner knows of an operation.
+pub(super) struct Ready {
+    pub(super) prepared: Prepared,
+    differences: Vec<WorkspaceDifference>,
+}
+
+type Key = (Architecture, Case, programs::Execution);
+
+pub(super) struct State {
+    pub(super) engine: GpuEngine,
+    ready: HashMap<Key, Arc<Ready>>,
+    pub(super) persistent: Persistent,
+    /// Weights that were given values here.
+    filled: HashSet<Holding>,
+}
+
+/// Runs operations on one GPU, through one [`Device`] made of the same context.
+///
+/// One value stands for one process: libraries' workspaces stay on the device after their first use, and are the device's
+/// to give back. Runs of several threads take turns.
+pub struct CudaRunner {
+    context: CudaContext,
+    framework: String,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for CudaRunner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaRunner").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl CudaRunner {
+    /// Starts the libraries on a GPU.
+    ///
+    /// # Errors
+    /// When a library is missing, refuses, or the GPU is older than compute capability 8.0.
+    pub fn new(context: CudaContext) -> Result<Self, CudaError> {
+        let (major, minor) = context.gpu().compute_capability;
+        if major < 8 {
+            return Err(CudaError::TooOld { major, minor });
+        }
+        for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::Cublas] {
+            library.find()?;
+        }
+        let cudnn = CudaLibrary::Cudnn.find()?;
+        let version = cudnn.version.as_deref().unwrap_or("of unknown version");
+        let framework = format!("headroom-cuda {} cudnn {version}", env!("CARGO_PKG_VERSION"));
+        let state = State {
+            engine: GpuEngine::new(context.clone())?,
+            ready: HashMap::new(),
+            persistent: Persistent::new(),
+            filled: HashSet::new(),
+        };
+        Ok(Self { context, framework, state: Mutex::new(state) })
+    }
+
+    /// The same, waiting for every launch, so that a failure names the kernel that failed. Slow.
+    #[must_use]
+    pub fn with_every_launch_waited_for(self) -> Self {
+        self.state().engine.wait_for_each_launch();
+        self
+    }
+
+    /// What libraries and kernels made this process grow by on the device so far, beside every allocator: each by name,
+    /// in bytes. It is the change of the device's free memory around their calls.
+    pub fn library_bytes(&self) -> Vec<(&'static str, u64)> {
+        self.state().engine.grown()
+    }
+
+    /// An operation as this runner executes it.
+    ///
+    /// # Errors
+    /// When the operation is not known, or cuDNN cannot tell.
+    pub fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
+        let mut state = self.bound()?;
+        let ready = state.ready(work)?;
+        Ok(Executed { program: ready.prepared.computation.program.clone(), differences: ready.differences.clone() })
+    }
+
+    /// Runs an operation as [`Runner::run`] does, and calls `observe` after every step with the step as it was executed:
+    /// pieces of weights that are not resident come and go as further steps.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    pub fn run_observed(
+        &self,
+        device: &Device,
+        work: &Work<'_>,
+        observe: &mut dyn FnMut(&Step),
+    ) -> Result<(), RunError> {
+        let mut state = self.bound()?;
+        let ready = state.ready(work)?;
+        state.execute(device, &ready.prepared, work, observe, |_, _| Ok(()))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, with the context made the thread's.
+    pub(super) fn bound(&self) -> Result<MutexGuard<'_, State>, CudaError> {
+        self.context.bind()?;
+        Ok(self.state())
+    }
+}
+
+impl State {
+    /// What is known of an operation: decided and compiled the first time.
+    pub(super) fn ready(&mut self, work: &Work<'_>) -> Result<Arc<Ready>, RunError> {
+        let key = (work.architecture.clone(), work.case, work.execution.clone());
+        if let Some(ready) = self.ready.get(&key) {
+            return Ok(Arc::clone(ready));
+        }
+        let computation = programs::computation(work.architecture, &work.case, &work.execution)?;
+        let ready = Arc::new(self.decided(computation)?);
+        self.ready.insert(key, Arc::clone(&ready));
+        Ok(ready)
+    }
+
+    /// Decides a computation's workspaces and calls, and makes its kernels.
+    pub(super) fn decided(&mut self, computation: Computation) -> Result<Ready, CudaError> {
+        let Sized { computation, differences } = with_real_workspaces(computation, |shape| self.engine.decide(shape))?;
+        let prepared = Prepared::new(computation)?;
+        let kernels = prepared.calls.iter().flatten().filter_map(|call| match call {
+            Call::Kernel(kernel) => Some(kernel),
+            Call::Product(_) | Call::Convolution(_) => None,
+        });
+        let given = prepared.computation.parameters.iter().chain(&prepared.computation.inputs);
+        let fillings: Vec<KernelCall> = given.filter_map(|given| contents::filling(given, Source::Nothing)).collect();
+        self.engine.make(kernels.chain(&fillings))?;
+        Ok(Ready { prepared, differences })
+    }
+
+    /// Puts values into memory that nobody gave any.
+    pub(super) fn fill(&mut self, given: &Given, holding: Holding) -> Result<(), CudaError> {
+        let Holding::Allocated(allocation) = holding else {
+            return Err(CudaError::NoAddress { name: given.name.clone() });
+        };
+        let needed_bytes = given.elements * given.element.bytes();
+        if holding.bytes() < needed_bytes {
+            return Err(CudaError::WrongSize { name: given.name.clone(), bytes: holding.bytes(), needed_bytes });
+        }
+        let Some(filling) = contents::filling(given, Source::Nothing) else { return Ok(()) };
+        self.engine.call(&Call::Kernel(filling), &|place| Ok(allocation.address().0 + place.offset_bytes))
+    }
+
+    /// Gives values to weights that have none and are seen here for the first time.
+    fn fill_weights(&mut self, computation: &Computation, work: &Work<'_>) -> Result<(), CudaError> {
+        let by_name: HashMap<&str, &Given> =
+            computation.parameters.iter().map(|given| (given.name.as_str(), given)).collect();
+        for weight in work.weights.iter().filter(|weight| !weight.has_contents) {
+            let (Some(holding), Some(given)) = (weight.holding, by_name.get(weight.name.as_str())) else { continue };
+            if !self.filled.contains(&holding) {
+                self.fill(given, holding)?;
+                self.filled.insert(holding);
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a computation on a work's memory.
+    pub(super) fn execute<T>(
+        &mut self,
+        device: &Device,
+        prepared: &Prepared,
+        work: &Work<'_>,
+        observe: &mut dyn FnMut(&Step),
+        then: impl FnOnce(&mut GpuEngine, &super::execute::Addresses<'_>) -> Result<T, CudaError>,
+    ) -> Result<T, RunError> {
+        self.fill_weights(&prepared.computation, work)?;
+        let Self { engine, persistent, .. } = self;
+        let (inputs, weights) = (work.inputs, work.weights);
+        execute(engine, Execution { device, prepared, inputs, weights, persistent, observe }, then)
+    }
+}
+
+impl Runner for CudaRunner {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn framework(&self) -> String {
+        self.framework.clone()
+    }
+
+    fn persistent_bytes(&self, device: &Device) -> u64 {
+        let state = self.state();
+        let own = state.persistent.iter().filter(|((id, _), _)| id == device.id());
+        own.map(|(_, holding)| holding.bytes()).sum()
+    }
+
+    fn prepare(&self, device: &Device, work: &Work<'_>) -> Result<Inputs, RunError> {
+        let mut state = self.bound()?;
+        let ready = state.ready(work)?;
+        let given = &ready.prepared.computation.inputs;
+        let inputs = Inputs::place(device, given.iter().map(|given| given.elements * given.element.bytes()))?;
+        for (given, holding) in given.iter().zip(inputs.holdings().to_vec()) {
+            if let Err(error) = state.fill(given, holding) {
+                inputs.release(device)?;
+                return Err(error.into());
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn run(&self, device: &Device, work: &Work<'_>) -> Result<(), RunError> {
+        self.run_observed(device, work, &mut |_| {})
+    }
+}

@@ -1,0 +1,1 @@
+//! What can be said of the runner with no GPU.
