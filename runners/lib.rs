@@ -2,6 +2,7 @@
 
 pub mod cuda;
 pub mod programs;
+pub mod reference;
 pub mod requests;
 pub mod runner;
 pub mod scripted;

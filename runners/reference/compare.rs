@@ -1,0 +1,133 @@
+//! How far results of a GPU may lie from the reference's, and how far they do.
+
+use headroom_base::DType;
+
+use super::execute::Output;
+use crate::programs::computation::{Computation, Kernel, Pointwise};
+
+/// How far values may lie from the reference's, as parts of the reference's root mean square.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// The root mean square of all differences.
+    pub rms: f64,
+    /// The largest difference.
+    pub largest: f64,
+}
+
+impl Tolerance {
+    /// The same values.
+    pub const EXACT: Self = Self { rms: 0.0, largest: 0.0 };
+
+    /// What this many operators in a row may add up to, each rounding its result or its operands once.
+    ///
+    /// The GPU sums in fp32 and in another order than the reference, so a stored value may fall to the neighbouring
+    /// one: an error of up to the unit roundoff u of what is rounded, which is 2⁻¹¹ in fp16, 2⁻⁸ in bf16, and in fp32
+    /// that of TF32, 2⁻¹¹, to which convolutions round their operands. Independent errors of n operators add up as √n: that
+    /// is what the root mean square may be. The largest is eight times that, which normally distributed errors reach
+    /// once in 10¹⁵; and a value of five times the root mean square that falls to its neighbour is 10 u off, so it is
+    /// 16 u at least.
+    pub fn of(dtype: DType, operators: usize) -> Self {
+        let roundoff: f64 = match dtype {
+            DType::Fp32 | DType::Fp16 => 1.0 / 2048.0,
+            DType::Bf16 => 1.0 / 256.0,
+        };
+        let rms = roundoff * (operators.max(1) as f64).sqrt();
+        Self { rms, largest: (8.0 * rms).max(16.0 * roundoff) }
+    }
+
+    /// What a whole computation may: every launch counts as an operator in a row, except those that only move values.
+    pub fn of_computation(computation: &Computation) -> Self {
+        let moves = |kernel: &Kernel| {
+            matches!(
+                kernel,
+                Kernel::Pointwise(Pointwise::Copy | Pointwise::Constant(_) | Pointwise::Index { .. })
+                    | Kernel::Gather
+                    | Kernel::PickRow
+                    | Kernel::UpsampleNearest
+            )
+        };
+        let operators = computation.launches.iter().filter(|launch| !moves(&launch.kernel)).count();
+        Self::of(computation.program.case.dtype, operators)
+    }
+}
+
+/// How far values lie from the reference's, as parts of the reference's root mean square.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deviation {
+    /// The root mean square of all differences.
+    pub rms: f64,
+    /// The largest difference.
+    pub largest: f64,
+    /// The element where it is the largest.
+    pub at: usize,
+    /// The reference's value there.
+    pub reference: f64,
+    /// The other's value there.
+    pub other: f64,
+}
+
+/// Why values are not those of the reference.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Mismatch {
+    /// More or fewer values.
+    #[error("{found} values, and the reference has {expected}")]
+    Length {
+        /// Values given.
+        found: usize,
+        /// Values of the reference.
+        expected: usize,
+    },
+    /// A value that is no finite number.
+    #[error("element {at} is {other}, and the reference's {reference}")]
+    NotFinite {
+        /// The element.
+        at: usize,
+        /// The reference's value there.
+        reference: f64,
+        /// The other's value there.
+        other: f64,
+    },
+    /// Values that lie too far away.
+    #[error(
+        "off by {:.2e} in the root mean square and {:.2e} at most (element {}: {} for {}), where {:.2e} and {:.2e} are allowed",
+        deviation.rms, deviation.largest, deviation.at, deviation.other, deviation.reference, tolerance.rms, tolerance.largest
+    )]
+    TooFar {
+        /// How far.
+        deviation: Deviation,
+        /// How far they may.
+        tolerance: Tolerance,
+    },
+}
+
+/// Holds values against the reference's.
+///
+/// # Errors
+/// When they lie further away than the tolerance, are more or fewer, or any of either is no finite number.
+pub fn compare(reference: &Output, other: &[f64], tolerance: Tolerance) -> Result<Deviation, Mismatch> {
+    let values = &reference.values;
+    if values.len() != other.len() {
+        return Err(Mismatch::Length { found: other.len(), expected: values.len() });
+    }
+    let mut deviation = Deviation { rms: 0.0, largest: 0.0, at: 0, reference: 0.0, other: 0.0 };
+    let (mut squares, mut square_differences) = (0.0, 0.0);
+    for (at, (&reference, &other)) in values.iter().zip(other).enumerate() {
+        if !(reference.is_finite() && other.is_finite()) {
+            return Err(Mismatch::NotFinite { at, reference, other });
+        }
+        let difference = (reference - other).abs();
+        squares += reference * reference;
+        square_differences += difference * difference;
+        if at == 0 || difference > deviation.largest {
+            deviation = Deviation { largest: difference, at, reference, other, ..deviation };
+        }
+    }
+    let count = values.len().max(1) as f64;
+    let scale = if squares > 0.0 { (squares / count).sqrt() } else { 1.0 };
+    deviation.rms = (square_differences / count).sqrt() / scale;
+    deviation.largest /= scale;
+    if deviation.rms > tolerance.rms || deviation.largest > tolerance.largest {
+        return Err(Mismatch::TooFar { deviation, tolerance });
+    }
+    Ok(deviation)
+}

@@ -1,0 +1,100 @@
+//! Sums of products: convolution, matrix products and attention.
+
+use super::dense::{Dense, for_each_index};
+use super::normalise::softmax_of;
+
+/// A convolution over any number of spatial dimensions; `written` are the output's sizes.
+pub(super) fn convolution(
+    a: &Dense,
+    b: &Dense,
+    c: Option<&Dense>,
+    [stride, padding]: [&[u64]; 2],
+    written: &[usize],
+) -> Dense {
+    let (channels, space, kernel) = (a.sizes[1], &a.sizes[2..], &b.sizes[2..]);
+    let pixels: usize = space.iter().product();
+    let taps: usize = kernel.iter().product();
+    Dense::from_fn(written, |index| {
+        let (item, output, at) = (index[0], index[1], &index[2..]);
+        let mut sum = c.map_or(0.0, |bias| bias.values[output]);
+        let mut number = 0;
+        for_each_index(kernel, |tap| {
+            if let Some(pixel) = pixel_under(tap, at, space, [stride, padding]) {
+                for channel in 0..channels {
+                    let weight = b.values[(output * channels + channel) * taps + number];
+                    sum += a.values[(item * channels + channel) * pixels + pixel] * weight;
+                }
+            }
+            number += 1;
+        });
+        sum
+    })
+}
+
+/// The pixel that lies under a tap of the kernel; none in the padding.
+fn pixel_under(tap: &[usize], at: &[usize], space: &[usize], [stride, padding]: [&[u64]; 2]) -> Option<usize> {
+    (0..space.len()).try_fold(0, |pixel, dimension| {
+        let padded = at[dimension] * stride[dimension] as usize + tap[dimension];
+        let place = padded.checked_sub(padding[dimension] as usize)?;
+        (place < space[dimension]).then_some(pixel * space[dimension] + place)
+    })
+}
+
+/// The sum of products of two rows.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Rows of a times rows of b, plus a bias.
+pub(super) fn matrix(a: &Dense, b: &Dense, c: Option<&Dense>) -> Dense {
+    let k = a.last();
+    let mut sizes = a.sizes.clone();
+    if let Some(last) = sizes.last_mut() {
+        *last = b.sizes[0];
+    }
+    let mut values = Vec::new();
+    for row in rows(&a.values, k) {
+        for (n, weights) in rows(&b.values, k).enumerate() {
+            values.push(dot(row, weights) + c.map_or(0.0, |bias| bias.values[n]));
+        }
+    }
+    Dense { sizes, values }
+}
+
+/// Pieces of `length` values; none where there are no values.
+pub(super) fn rows(values: &[f64], length: usize) -> std::slice::ChunksExact<'_, f64> {
+    values.chunks_exact(length.max(1))
+}
+
+/// One product for each item and head.
+pub(super) fn batched(a: &Dense, b: &Dense, transposed: bool) -> Dense {
+    let n = if transposed { b.sizes[2] } else { b.sizes[3] };
+    Dense::from_fn(&[a.sizes[0], a.sizes[1], a.sizes[2], n], |index| {
+        let (item, head, row, column) = (index[0], index[1], index[2], index[3]);
+        let term = |k| {
+            let other = if transposed { [item, head, column, k] } else { [item, head, k, column] };
+            a.at(&[item, head, row, k]) * b.at(&other)
+        };
+        (0..a.sizes[3]).map(term).sum()
+    })
+}
+
+/// Softmax of the scaled products of queries a and keys b, times values c.
+pub(super) fn attention(a: &Dense, b: &Dense, c: &Dense, scale: f64, causal: bool) -> Dense {
+    let (queries, keys, channels) = (a.sizes[2], b.sizes[2], c.sizes[3]);
+    let mut values = Vec::new();
+    for (pair, tokens) in rows(&a.values, queries * a.sizes[3]).enumerate() {
+        let own_keys = &b.values[pair * keys * b.sizes[3]..][..keys * b.sizes[3]];
+        let own_values = &c.values[pair * keys * channels..][..keys * channels];
+        for (query, token) in rows(tokens, a.sizes[3]).enumerate() {
+            let seen = if causal { keys.min(query + 1) } else { keys };
+            let scores = rows(own_keys, b.sizes[3]).take(seen).map(|key| scale * dot(token, key)).collect();
+            let weights = softmax_of(scores);
+            for channel in 0..channels {
+                let terms = weights.iter().zip(rows(own_values, channels));
+                values.push(terms.map(|(weight, value)| weight * value[channel]).sum());
+            }
+        }
+    }
+    Dense { sizes: [&a.sizes[..3], &[channels]].concat(), values }
+}

@@ -1,0 +1,11 @@
+//! The plain reference: what its kernels compute, what it refuses, and the programs executed by it.
+
+mod reference {
+    mod checker;
+    mod comparison;
+    mod kernels;
+    mod normalisations;
+    mod products;
+    mod properties;
+    mod sketch;
+}
