@@ -27,7 +27,8 @@ impl Cache {
         Ok(if gone.contains(key) { Dropped::Now } else { Dropped::WhenIdle })
     }
 
-    /// Moves every model that nobody uses to host memory and empties the allocator's cache. Returns the bytes moved.
+    /// Moves every model that nobody uses to host memory and, where any moved, empties the allocator's cache. Returns
+    /// the bytes moved.
     ///
     /// # Errors
     /// What the driver said. What could be moved was.

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headroom_base::{AllocatorKind, MIB};
-use headroom_device::cache::{Event, Observer};
+use headroom_device::cache::{Dropped, Event, Observer};
 use headroom_device::driver::RetainedPool;
 use headroom_device::probe::HookError;
 use headroom_device::{LockedModel, ModelSpec, PieceSpec};
 
-use crate::rig::{Rig, Watcher, Wishes, key};
+use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, only_window};
 
 /// Far beyond what anything here takes, so that what never comes is a failure and not a wait for ever.
 const LONG: Duration = Duration::from_secs(60);
@@ -101,14 +101,58 @@ fn a_load_takes_no_more_than_the_driver_was_seen_to_give_back() {
 }
 
 #[test]
-fn a_pool_gives_nothing_back_for_a_load_that_the_driver_has_room_for() {
-    let rig = Wishes::mib(4_000).allocator(AllocatorKind::CudaMallocAsync).rig();
+fn nothing_is_given_back_for_a_load_that_the_driver_has_room_for() {
+    for (kind, working_mib) in [
+        (AllocatorKind::Native, 2_500),
+        (AllocatorKind::ExpandableSegments, 2_500),
+        (AllocatorKind::CudaMallocAsync, 3_400),
+    ] {
+        let rig = Wishes::mib(4_000).allocator(kind).rig();
+        rig.add("m", 200);
+        rig.free_and_unreleased(1_000);
+        let reserved_bytes = rig.device.figures().unwrap().reserved_bytes;
+        assert!(reserved_bytes >= 1_000 * MIB);
+        let locked = rig.lock("m", working_mib);
+        assert_eq!(locked.report().missing_bytes, 0);
+        assert!(rig.device.figures().unwrap().reserved_bytes >= reserved_bytes, "{kind}");
+    }
+}
+
+#[test]
+fn where_no_model_moves_what_lies_idle_stays_for_the_next_lock() {
+    let rig = Wishes::mib(4_000).rig();
     rig.add("m", 200);
     rig.free_and_unreleased(1_000);
-    let reserved_bytes = rig.device.figures().unwrap().reserved_bytes;
-    let locked = rig.lock("m", 3_400);
-    assert_eq!(locked.report().missing_bytes, 0);
-    assert!(rig.device.figures().unwrap().reserved_bytes >= reserved_bytes && reserved_bytes >= 1_000 * MIB);
+    assert_eq!(rig.cache.offload_unlocked().unwrap(), 0);
+    assert_eq!(rig.device.figures().unwrap().reserved_bytes, 1_000 * MIB);
+    rig.load("m");
+    assert_eq!(rig.cache.offload_unlocked().unwrap(), 200 * MIB);
+    assert_eq!(rig.device.figures().unwrap().reserved_bytes, 0);
+}
+
+#[test]
+fn dropping_a_model_that_is_not_on_the_device_changes_nothing_for_a_window() {
+    let rig = Wishes::mib(4_000).rig();
+    rig.add("measured", 200);
+    rig.add("not here", 200);
+    let scope = in_scope(0, |_| {
+        let locked = rig.lock("measured", 10);
+        assert_eq!(rig.cache.drop_model(&key("not here")).unwrap(), Dropped::Now);
+        drop(locked);
+    });
+    assert_eq!(only_window(&scope).1, 1);
+}
+
+/// Says how long a lock is going to wait at most.
+struct SaysHowLong(Mutex<Sender<Duration>>);
+
+impl Observer for SaysHowLong {
+    fn event(&self, event: &Event) -> Result<(), HookError> {
+        if let Event::WaitingForRoom { at_most, .. } = event {
+            self.0.lock().unwrap().send(*at_most).unwrap();
+        }
+        Ok(())
+    }
 }
 
 #[test]
@@ -122,4 +166,22 @@ fn a_lock_that_need_not_wait_does_not_say_that_it_does() {
     let in_part = rig.lock("in part", 0);
     assert_eq!([whole, in_part].map(|locked| locked.report().resident_bytes / MIB), [300, 700]);
     assert!(!watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. })));
+}
+
+#[test]
+fn a_wait_without_end_is_announced_as_one_of_a_year() {
+    let rig = Wishes::mib(2_000).wait(Duration::MAX).rig();
+    for name in ["used", "wanted"] {
+        rig.cache.add(model(name, 1_500).whole()).unwrap();
+    }
+    let (said, hears) = channel();
+    rig.cache.observe(Arc::new(SaysHowLong(Mutex::new(said))));
+    let used = rig.lock("used", 0);
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| rig.cache.lock(&key("wanted"), Some(0)).map(drop));
+        let at_most = hears.recv_timeout(LONG);
+        drop(used);
+        waiting.join().unwrap().unwrap();
+        assert_eq!(at_most.unwrap(), Duration::from_secs(365 * 24 * 60 * 60));
+    });
 }
