@@ -15,9 +15,10 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 6] = [
 ];
 
 /// The only places where `unsafe` may stand, each with the reason.
-const MAY_BE_UNSAFE: [(&str, &str); 3] = [
+const MAY_BE_UNSAFE: [(&str, &str); 4] = [
     ("stack/device/weights/mapped.rs", "a mapped file can change under the map"),
     ("stack/device/cuda/", "the CUDA driver is a C library"),
+    ("stack/device/tests/cuda_stub/", "a stand-in for that library, and the tests that ask it"),
     ("runners/cuda/", "cuDNN, cuBLAS, NVRTC and kernel launches are C as well"),
 ];
 

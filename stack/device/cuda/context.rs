@@ -10,7 +10,7 @@ use super::driver::CudaDriver;
 use super::gpus::{CudaUnavailable, Gpu, handle_of};
 use super::memory::CudaMemory;
 use super::pool::CudaPool;
-use super::status::{check, is_out_of_memory};
+use super::status::{check, give_back, is_out_of_memory};
 use crate::allocator::{Allocator, Settings};
 use crate::device::{AllocatorMemory, DeviceId, DeviceMemory, DeviceParts};
 use crate::driver::{DriverCall, DriverError, MemoryInfo};
@@ -218,17 +218,17 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let _ = bind(self.context);
-        // SAFETY: the handles are this value's own and used by nobody any more. What cannot be given back is the driver's
-        // to clear away when the process ends.
-        unsafe {
-            if !self.stream.is_null() {
-                let _ = sys::cuStreamSynchronize(self.stream);
-                let _ = sys::cuStreamDestroy_v2(self.stream);
-            }
-            let _ = sys::cuCtxSetCurrent(std::ptr::null_mut());
-            let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        let _ = bind(self.context).or_else(|_| bind(self.context));
+        if !self.stream.is_null() {
+            // SAFETY: the stream is this value's own. What failed on it was told to whoever waited for it.
+            let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
+            // SAFETY: as above, and nobody uses it any more.
+            give_back(|| unsafe { sys::cuStreamDestroy_v2(self.stream) });
         }
+        // SAFETY: no context is always a context that can be had.
+        give_back(|| unsafe { sys::cuCtxSetCurrent(std::ptr::null_mut()) });
+        // SAFETY: the context was retained once by this value, and nobody uses it any more.
+        give_back(|| unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) });
     }
 }
 
@@ -252,6 +252,6 @@ impl Drop for Ballast {
         // Work may still use it as far as this value knows. Freeing fails only where the context is broken for good.
         let _ = self.context.synchronize();
         // SAFETY: the address is this value's own, and everything that could use it was waited for.
-        let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        give_back(|| unsafe { sys::cuMemFree_v2(self.address) });
     }
 }

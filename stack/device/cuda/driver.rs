@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use headroom_base::{MIB, Reading};
 
 use super::context::CudaContext;
-use super::status::check;
+use super::status::{check, give_back};
 use super::virtual_memory::VirtualMemory;
 use crate::driver::{Address, Driver, DriverCall, DriverError, MemoryInfo};
 use crate::readers::NvmlReader;
@@ -133,7 +133,7 @@ impl Drop for CudaDriver {
         let _ = self.context.synchronize();
         for address in std::mem::take(&mut self.allocated) {
             // SAFETY: the address is an allocation of this driver that nobody can name any more.
-            let _ = unsafe { sys::cuMemFree_v2(address) };
+            give_back(|| unsafe { sys::cuMemFree_v2(address) });
         }
         self.virtual_memory.clear();
     }

@@ -168,7 +168,7 @@ fn load(library: Library) -> Result<LoadedLibrary, LibraryError> {
             Err(error) => {
                 // A name that is not there is only one of many. One that is there and does not load, perhaps for want of
                 // another library that it needs, is the reason.
-                let reason = error.to_string();
+                let reason = words(&error);
                 let is_absent = cfg!(windows) || reason.contains("No such file") && reason.contains(file_name.as_str());
                 if !is_absent {
                     broken.get_or_insert(reason);
@@ -180,6 +180,11 @@ fn load(library: Library) -> Result<LoadedLibrary, LibraryError> {
         Some(reason) => LibraryError::Broken { library, reason },
         None => LibraryError::Missing { library, tried },
     })
+}
+
+/// The loader's own words, which lie below the error's.
+fn words(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), words)
 }
 
 fn describe(library: Library, file_name: &str, opened: &Opened) -> Result<LoadedLibrary, LibraryError> {
@@ -250,7 +255,9 @@ fn version_of(library: Library, opened: &Opened) -> Option<String> {
             type GetVersion = unsafe extern "C" fn() -> usize;
             // SAFETY: the function's type is the documented one.
             let version = unsafe { opened.get::<GetVersion>(c"cudnnGetVersion").ok()?() };
-            Some(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
+            // Up to version 8 the minor version had one digit less.
+            let major = if version < 10_000 { 1_000 } else { 10_000 };
+            Some(format!("{}.{}.{}", version / major, version % major / 100, version % 100))
         }
         Library::Nvml => None,
     }

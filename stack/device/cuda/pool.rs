@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 use headroom_base::{DeviceFigures, Reading, Reclaim};
 
 use super::context::CudaContext;
-use super::status::check;
+use super::status::{check, give_back};
 use crate::allocator::{Allocation, AllocationError, Counter, Counters, NotAllocated, Settings, Situation};
 use crate::device::{DeviceMemory, Holding};
 use crate::driver::{Address, DriverCall, DriverError};
@@ -37,6 +37,8 @@ pub(super) struct CudaPool {
     /// What the driver refused to take back; it is offered again when the pool is emptied.
     refused: Vec<CUdeviceptr>,
     requested: Counter,
+    /// Used and reserved bytes when the peaks were last reset. The driver sets a peak to 0 then, and no lower.
+    at_reset: (u64, u64),
     num_alloc_retries: u64,
     num_ooms: u64,
     serial: u64,
@@ -53,7 +55,7 @@ unsafe impl Send for PoolHandle {}
 impl Drop for PoolHandle {
     fn drop(&mut self) {
         // SAFETY: the pool is this value's own; where memory of it is still held, the driver waits with it.
-        let _ = unsafe { sys::cuMemPoolDestroy(self.0) };
+        give_back(|| unsafe { sys::cuMemPoolDestroy(self.0) });
     }
 }
 
@@ -85,6 +87,7 @@ impl CudaPool {
             live: BTreeMap::new(),
             refused: Vec::new(),
             requested: Counter::default(),
+            at_reset: (0, 0),
             num_alloc_retries: 0,
             num_ooms: 0,
             serial: 0,
@@ -100,20 +103,25 @@ impl CudaPool {
         Ok(value)
     }
 
-    /// A figure and its peak. A peak that was reset may be told as 0 until the figure next grows.
-    fn counter(&self, current: CUmemPool_attribute, high: CUmemPool_attribute) -> Result<Counter, DriverError> {
+    /// A figure and its peak, which the driver counts from 0 again when it is reset and not from what was held then.
+    fn counter(
+        &self,
+        current: CUmemPool_attribute,
+        high: CUmemPool_attribute,
+        at_reset: u64,
+    ) -> Result<Counter, DriverError> {
         let current = self.get(current)?;
-        Ok(Counter { current, peak: self.get(high)?.max(current) })
+        Ok(Counter { current, peak: self.get(high)?.max(current).max(at_reset) })
     }
 
     fn used(&self) -> Result<Counter, DriverError> {
         use CUmemPool_attribute::{CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH};
-        self.counter(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        self.counter(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH, self.at_reset.0)
     }
 
     fn reserved(&self) -> Result<Counter, DriverError> {
         use CUmemPool_attribute::{CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH};
-        self.counter(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        self.counter(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, self.at_reset.1)
     }
 
     fn limit_bytes(&self) -> Option<u64> {
@@ -259,6 +267,10 @@ impl DeviceMemory for CudaPool {
         // The driver takes no other value than 0 for these.
         set(&self.pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         set(&self.pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
+        self.at_reset = (
+            self.get(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            self.get(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+        );
         self.requested.reset_peak();
         Ok(())
     }

@@ -25,6 +25,17 @@ pub(super) fn is_out_of_memory(error: &DriverError) -> bool {
     matches!(error, DriverError::Failed { code, .. } if *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64)
 }
 
+/// Gives something back where nobody is left to be told of a failure. What the driver refuses is offered once more: what
+/// made it refuse may have passed, and after this nobody remembers it.
+pub(super) fn give_back(mut call: impl FnMut() -> CUresult) {
+    if call() != CUresult::CUDA_SUCCESS {
+        let answer = call();
+        if answer != CUresult::CUDA_SUCCESS {
+            tracing::debug!(code = answer as i64, "the driver did not take something back");
+        }
+    }
+}
+
 /// The driver's name for an answer, and what it says of it: "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected".
 pub(super) fn words(answer: CUresult) -> String {
     let mut name: *const c_char = std::ptr::null();

@@ -7,7 +7,7 @@ mod trace;
 use serde::Serialize;
 
 pub use requests::{Request, Requests, Run, least_capacity_bytes, run_requests};
-pub use script::{Script, ScriptAction, ScriptStep, replay_script};
+pub use script::{Script, ScriptAction, ScriptStep, replay_script, replay_script_on};
 pub use trace::{Trace, TraceAction, TraceComparison, TraceEvent, replay_trace};
 
 use crate::allocator::Counters;

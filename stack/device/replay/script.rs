@@ -56,7 +56,13 @@ pub struct Script {
 pub fn replay_script(script: &Script, total_bytes: u64) -> Comparison {
     let card = SimulatedCard::new(CardSettings::new(total_bytes));
     card.script_addresses(script.segments.iter().copied());
-    let mut allocator = Allocator::new(card.driver(), script.settings.clone());
+    replay_script_on(script, card.driver())
+}
+
+/// Runs a script on any driver and compares likewise. Where the script's addresses come from another driver, those of
+/// fixed segments differ, and with them which of two equal free blocks is chosen.
+pub fn replay_script_on(script: &Script, driver: impl Driver) -> Comparison {
+    let mut allocator = Allocator::new(driver, script.settings.clone());
     allocator.set_memory_limit(script.limit_bytes);
     let mut live = BTreeMap::new();
     let mut comparison = Comparison::default();

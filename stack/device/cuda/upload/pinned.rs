@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
+use crate::cuda::status::give_back;
 use crate::cuda::{CudaContext, check};
 use crate::driver::{DriverCall, DriverError};
 
@@ -122,6 +123,6 @@ impl Drop for HostMemory {
         // Fails only where the context is broken for good, and the driver clears up after it.
         let _ = self.context.bind();
         // SAFETY: the memory is this value's own, and whoever copied from it has waited for the copy.
-        let _ = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+        give_back(|| unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) });
     }
 }

@@ -2,6 +2,7 @@
 
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUstream, CUstream_flags};
 
+use crate::cuda::status::give_back;
 use crate::cuda::{CudaContext, check};
 use crate::driver::{DriverCall, DriverError};
 
@@ -52,10 +53,9 @@ impl Drop for CopyStream {
         let _ = self.context.bind();
         // SAFETY: the stream is this value's own. Waited for, so that nothing reads memory that is freed next; neither
         // call fails unless the context is broken, and then nothing runs in it any more.
-        unsafe {
-            let _ = sys::cuStreamSynchronize(self.stream);
-            let _ = sys::cuStreamDestroy_v2(self.stream);
-        }
+        give_back(|| unsafe { sys::cuStreamSynchronize(self.stream) });
+        // SAFETY: as above, and nobody uses it any more.
+        give_back(|| unsafe { sys::cuStreamDestroy_v2(self.stream) });
     }
 }
 
@@ -104,6 +104,6 @@ impl Drop for Event {
     fn drop(&mut self) {
         let _ = self.context.bind();
         // SAFETY: the event is this value's own.
-        let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+        give_back(|| unsafe { sys::cuEventDestroy_v2(self.event) });
     }
 }

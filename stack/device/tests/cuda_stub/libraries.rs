@@ -1,0 +1,73 @@
+//! Which libraries are found, in which version, and what is said where one is missing or wrong.
+
+use headroom_device::cuda::libraries::{Library, LibraryError};
+use headroom_device::cuda::{CudaUnavailable, gpus};
+
+use crate::stub::{Libraries, with_libraries};
+
+const KERNELS: [&str; 3] = ["libnvrtc.so", "libcublas.so", "libcudnn.so"];
+
+#[test]
+fn each_library_is_found_with_its_version_and_its_file() {
+    let name = "each_library_is_found_with_its_version_and_its_file";
+    with_libraries(&Libraries::StandIn(&KERNELS), module_path!(), name, &[], || {
+        let versions = Library::ALL.map(|library| library.find().unwrap().version.as_deref());
+        assert_eq!(versions, [Some("13.0"), Some("13.0"), Some("13.1.2"), Some("9.14.0"), None]);
+        let driver = Library::Driver.find().unwrap();
+        assert_eq!(driver.file_name, "libcuda.so");
+        assert!(driver.path.as_ref().unwrap().is_absolute());
+        // The stand-in's folder has no such file.
+        assert!(Library::Nvrtc.find().unwrap().remark.as_ref().unwrap().contains("nvrtc-builtins"));
+    });
+}
+
+#[test]
+fn a_library_of_another_major_version_is_refused_with_both_versions() {
+    let name = "a_library_of_another_major_version_is_refused_with_both_versions";
+    let variables = [("HEADROOM_STUB_CUDNN", "8907"), ("HEADROOM_STUB_CUBLAS", "12")];
+    with_libraries(&Libraries::StandIn(&KERNELS), module_path!(), name, &variables, || {
+        let cudnn = Library::Cudnn.find().unwrap_err();
+        assert!(matches!(cudnn, LibraryError::OtherVersion { needed: 9, .. }), "{cudnn}");
+        let cublas = Library::Cublas.find().unwrap_err().to_string();
+        assert!(cublas.contains("cuBLAS 12.1.2") && cublas.contains("needs version 13"), "{cublas}");
+        Library::Nvrtc.find().unwrap();
+    });
+}
+
+#[test]
+fn missing_libraries_are_named_with_the_names_tried_and_where_they_come_from() {
+    let name = "missing_libraries_are_named_with_the_names_tried_and_where_they_come_from";
+    // Where the machine has them, there is nothing to see.
+    with_libraries(&Libraries::StandIn(&[]), module_path!(), name, &[], || {
+        for (library, stem) in [(Library::Nvrtc, "nvrtc"), (Library::Cublas, "cublas"), (Library::Cudnn, "cudnn")] {
+            let Err(error) = library.find() else { continue };
+            let text = error.to_string();
+            assert!(matches!(error, LibraryError::Missing { .. }), "{text}");
+            assert!(text.starts_with(&format!("{} was not found (tried lib{stem}.so, ", library.name())), "{text}");
+            assert!(text.contains("LD_LIBRARY_PATH"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn no_driver_at_all_is_a_sentence_with_the_names_tried() {
+    let name = "no_driver_at_all_is_a_sentence_with_the_names_tried";
+    with_libraries(&Libraries::Machine, module_path!(), name, &[], || {
+        // Where the machine has one, there is nothing to see.
+        let Err(error) = gpus() else { return };
+        let CudaUnavailable::NoDriver(LibraryError::Missing { tried, .. }) = &error else { return };
+        let text = error.to_string();
+        assert!(tried.contains(&"libcuda.so.1".to_owned()) && tried.contains(&"libnvcuda.so".to_owned()), "{text}");
+        assert!(text.starts_with("the CUDA driver was not found (tried libcuda.so, "), "{text}");
+        assert!(text.ends_with("it comes with NVIDIA's driver (in a container: start it with the GPUs handed in)"));
+    });
+}
+
+#[test]
+fn a_driver_that_is_no_library_gives_the_loaders_words() {
+    let name = "a_driver_that_is_no_library_gives_the_loaders_words";
+    with_libraries(&Libraries::Broken, module_path!(), name, &[], || {
+        let Err(CudaUnavailable::NoDriver(LibraryError::Broken { reason, .. })) = gpus() else { return };
+        assert!(reason.contains("libcuda.so"), "{reason}");
+    });
+}

@@ -1,0 +1,12 @@
+//! The real CUDA code over a stand-in for NVIDIA's driver: what it calls, in which order, and what it leaves behind.
+
+#![cfg(target_os = "linux")]
+
+mod devices;
+mod driver;
+mod faults;
+mod libraries;
+mod pool;
+#[path = "../recorded/mod.rs"]
+mod recorded;
+mod stub;

@@ -1,0 +1,113 @@
+//! Plain device memory, the figures of a device, and copies to it and from it.
+
+use crate::streams::Work;
+use crate::table::{INVALID_VALUE, PAGE, Plain, Status, Table, in_context, put};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
+    in_context(|table, device| {
+        let device = &table.devices[device];
+        put(free, device.free_bytes() as usize)?;
+        put(total, device.total_bytes as usize)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
+    in_context(|table, device| {
+        let bytes = bytes as u64;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        table.take(device, bytes)?;
+        let start = table.addresses.place(bytes, PAGE);
+        table.plain.insert(start, Plain { device, bytes });
+        put(address, start)
+    })
+}
+
+/// Unlike the real one it does not wait for anybody, so that whoever relies on that is seen.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    in_context(|table, _| {
+        let Plain { device, bytes } = table.plain.remove(&address).ok_or(INVALID_VALUE)?;
+        table.note_freed(device);
+        table.give(device, bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize) -> Status {
+    in_context(|table, device| {
+        if !table.is_writable(device, to, bytes as u64) {
+            return Err(INVALID_VALUE);
+        }
+        table.write(to, from, bytes);
+        Ok(())
+    })
+}
+
+/// From pinned memory the contents are read when the stream comes to it, as the real one may; from other memory at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, bytes: usize, stream: u64) -> Status {
+    in_context(|table, device| {
+        if !table.is_writable(device, to, bytes as u64) {
+            return Err(INVALID_VALUE);
+        }
+        let start = from as u64;
+        let pinned = table.pinned.range(..=start).next_back();
+        if pinned.is_some_and(|(base, length)| start + bytes as u64 <= base + *length as u64) {
+            table.give_work(stream, Work::Copy { to, from: start, bytes })
+        } else {
+            table.run(stream, u64::MAX)?;
+            table.write(to, from, bytes);
+            Ok(())
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Status {
+    in_context(|table, device| {
+        if !table.is_writable(device, from, bytes as u64) {
+            return Err(INVALID_VALUE);
+        }
+        for at in 0..bytes {
+            let byte = table.contents.byte(from + at as u64);
+            // SAFETY: the caller hands in a buffer of that length.
+            unsafe { to.add(at).write(byte) };
+        }
+        Ok(())
+    })
+}
+
+impl Table {
+    pub fn write(&mut self, to: u64, from: *const u8, bytes: usize) {
+        // SAFETY: the caller hands in memory of that length that lives until the copy is done.
+        let contents = unsafe { std::slice::from_raw_parts(from, bytes) };
+        self.contents.write(to, contents);
+    }
+
+    /// Memory of `device` is given back: nothing may be left to do on its streams.
+    pub fn note_freed(&mut self, device: usize) {
+        if self.streams.values().any(|stream| stream.device == device && !stream.work.is_empty()) {
+            self.freed_under_work += 1;
+        }
+    }
+
+    /// Whether all of a range is memory of `device` that may be written.
+    fn is_writable(&self, device: usize, start: u64, bytes: u64) -> bool {
+        let holds = |base: u64, length: u64| base <= start && start + bytes <= base + length;
+        let plain = self.plain.range(..=start).next_back();
+        if plain.is_some_and(|(base, plain)| plain.device == device && holds(*base, plain.bytes)) {
+            return true;
+        }
+        let pooled = self.pooled.range(..=start).next_back();
+        if pooled.is_some_and(|(base, pooled)| holds(*base, pooled.bytes) && self.pools[&pooled.pool].device == device)
+        {
+            return true;
+        }
+        self.accessible_until(device, start) >= start + bytes
+    }
+}
