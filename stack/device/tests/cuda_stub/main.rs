@@ -6,7 +6,9 @@ mod devices;
 mod driver;
 mod faults;
 mod libraries;
+mod loads;
 mod pool;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 mod stub;
+mod uploads;

@@ -1,0 +1,310 @@
+//! Uploads: what arrives, in which order, and what a failed one leaves behind.
+
+use std::sync::atomic::AtomicBool;
+
+use headroom_base::{AllocatorKind, MIB};
+use headroom_device::cuda::upload::{PinnedBuffer, UploadSettings, Uploaded, copy_each_part, copy_pinned};
+use headroom_device::cuda::{CudaContext, Uploader, gpus};
+use headroom_device::device::UploadPart;
+use headroom_device::{DeviceMemory, DriverError, Holding, Settings};
+
+use crate::stub::{Ever, Kind, bytes_at, context, ever, fail, has_failed, in_child, leaks, live};
+
+/// Small buffers, so that each is used again and again.
+const SMALL: UploadSettings = UploadSettings { threads: 4, buffer_bytes: 128 << 10 };
+
+/// Sizes that fit a buffer, that do not, that leave nothing, little or much of one, and none at all.
+const SIZES: [usize; 12] = [1, 512, 0, 100_001, 128 << 10, (128 << 10) + 1, 700_000, 3, 64 << 10, 511, 300_000, 513];
+
+/// Contents that differ from place to place and from piece to piece.
+fn contents(size: usize, piece: usize) -> Vec<u8> {
+    (0..size).map(|at| (at.wrapping_mul(31) ^ (at >> 9) ^ piece.wrapping_mul(97)) as u8 | 1).collect()
+}
+
+fn memory(context: &CudaContext, kind: AllocatorKind) -> Box<dyn DeviceMemory> {
+    context.parts(Settings::of_kind(kind)).unwrap().memory
+}
+
+/// Room for pieces of these sizes.
+fn room(memory: &mut dyn DeviceMemory, sizes: &[usize]) -> Vec<Holding> {
+    sizes.iter().map(|size| memory.allocate(*size as u64).unwrap()).collect()
+}
+
+fn parts<'a>(to: &[Holding], pieces: &'a [Vec<u8>]) -> Vec<UploadPart<'a>> {
+    to.iter().zip(pieces).map(|(to, contents)| UploadPart { to: *to, contents }).collect()
+}
+
+fn on_device(holding: &Holding, bytes: usize) -> Vec<u8> {
+    let Holding::Allocated(allocation) = holding else { panic!("not of this process") };
+    bytes_at(allocation.address().0, bytes as u64)
+}
+
+fn assert_arrived(to: &[Holding], pieces: &[Vec<u8>]) {
+    for (index, (to, contents)) in to.iter().zip(pieces).enumerate() {
+        assert!(
+            on_device(to, contents.len()) == *contents,
+            "piece {index} of {} bytes arrived otherwise",
+            contents.len()
+        );
+    }
+}
+
+fn pieces() -> Vec<Vec<u8>> {
+    SIZES.iter().enumerate().map(|(index, size)| contents(*size, index)).collect()
+}
+
+#[test]
+fn contents_of_all_sizes_arrive_under_every_allocator() {
+    in_child(module_path!(), "contents_of_all_sizes_arrive_under_every_allocator", &[], || {
+        let (context, pieces) = (context(), pieces());
+        for kind in AllocatorKind::ALL {
+            let mut memory = memory(&context, kind);
+            let to = room(memory.as_mut(), &SIZES);
+            memory.upload(&parts(&to, &pieces)).unwrap();
+            assert_arrived(&to, &pieces);
+        }
+    });
+}
+
+#[test]
+fn buffers_used_again_and_again_mix_nothing_up() {
+    in_child(module_path!(), "buffers_used_again_and_again_mix_nothing_up", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        for threads in [1, 2, 5] {
+            let mut uploader = Uploader::with_settings(context.clone(), UploadSettings { threads, ..SMALL });
+            let sizes = SIZES.repeat(2);
+            let pieces: Vec<_> =
+                sizes.iter().enumerate().map(|(index, size)| contents(*size, index + threads)).collect();
+            let to = room(memory.as_mut(), &sizes);
+            uploader.upload(&parts(&to, &pieces)).unwrap();
+            assert_arrived(&to, &pieces);
+            assert_eq!(live(Kind::Pinned), 2 * threads as u64);
+        }
+    });
+}
+
+#[test]
+fn a_partial_load_leaves_the_other_pieces_memory_alone() {
+    in_child(module_path!(), "a_partial_load_leaves_the_other_pieces_memory_alone", &[], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let mut uploader = Uploader::with_settings(context, SMALL);
+        let to = room(memory.as_mut(), &SIZES);
+        let every_second: Vec<_> = parts(&to, &pieces).into_iter().step_by(2).collect();
+        uploader.upload(&every_second).unwrap();
+        for (index, contents) in pieces.iter().enumerate() {
+            let expected = if index % 2 == 0 { contents.clone() } else { vec![0; contents.len()] };
+            assert!(on_device(&to[index], contents.len()) == expected, "piece {index}");
+        }
+    });
+}
+
+#[test]
+fn pinned_contents_go_up_without_a_buffer_and_mix_with_others() {
+    in_child(module_path!(), "pinned_contents_go_up_without_a_buffer_and_mix_with_others", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let mut uploader = Uploader::with_settings(context.clone(), SMALL);
+        let mut buffers = [PinnedBuffer::new(&context, 900_000).unwrap(), PinnedBuffer::new(&context, 1).unwrap()];
+        buffers[0].copy_from_slice(&contents(900_000, 1));
+        buffers[1][0] = 9;
+        // One behind the other on the device.
+        let to = room(memory.as_mut(), &[1024, 2048, 512 << 10, 512, 100_000, 1]);
+        let (large, small) = (&buffers[0], &buffers[1]);
+        let direct = [
+            UploadPart { to: to[0], contents: &large[..1024] },
+            // Its neighbour both here and there; one here alone; one there alone; and one of another buffer.
+            UploadPart { to: to[1], contents: &large[1024..3072] },
+            UploadPart { to: to[3], contents: &large[3072..3584] },
+            UploadPart { to: to[4], contents: &large[200_000..300_000] },
+            UploadPart { to: to[2], contents: &large[300_000..300_000 + (512 << 10)] },
+            UploadPart { to: to[5], contents: small },
+        ];
+        let (to, pinned): (Vec<_>, Vec<_>) = direct.iter().map(|part| (part.to, part.contents.to_vec())).unzip();
+        uploader.upload(&direct).unwrap();
+        assert_arrived(&to, &pinned);
+        assert_eq!(live(Kind::Pinned), 2, "no buffer was needed");
+
+        let (ordinary, more) = (pieces(), room(memory.as_mut(), &SIZES));
+        let mut mixed = parts(&more, &ordinary);
+        direct.iter().enumerate().for_each(|(index, part)| mixed.insert(index * 3, *part));
+        uploader.upload(&mixed).unwrap();
+        assert_arrived(&to, &pinned);
+        assert_arrived(&more, &ordinary);
+        drop((buffers, uploader));
+        assert_eq!(live(Kind::Pinned), 0);
+    });
+}
+
+#[test]
+fn the_ring_is_kept_from_one_upload_to_the_next_and_freed_with_the_uploader() {
+    let name = "the_ring_is_kept_from_one_upload_to_the_next_and_freed_with_the_uploader";
+    in_child(module_path!(), name, &[], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        let mut uploader = Uploader::with_settings(context, SMALL);
+        assert_eq!(live(Kind::Pinned), 0, "nothing before it is needed");
+        let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
+        uploader.upload(&parts(&to, &pieces)).unwrap();
+        let after_one = held();
+        assert_eq!(after_one[0], 8);
+        let calls = ever(Ever::Calls);
+        uploader.upload(&[]).unwrap();
+        assert_eq!(ever(Ever::Calls), calls, "nothing to do asks nobody");
+        uploader.upload(&parts(&to, &pieces)).unwrap();
+        assert_eq!(held(), after_one);
+        drop(uploader);
+        assert_eq!(held(), [0, 1, 0], "the device's own stream is left");
+        drop(memory);
+        assert_eq!(leaks(), []);
+        assert_eq!(ever(Ever::FreedUnderWork), 0);
+    });
+}
+
+#[test]
+fn an_upload_comes_after_the_work_that_was_given_before_it() {
+    in_child(module_path!(), "an_upload_comes_after_the_work_that_was_given_before_it", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &[4096]);
+        let Holding::Allocated(allocation) = to[0] else { panic!("not of this process") };
+        let old = PinnedBuffer::new(&context, 4096).unwrap();
+        context.bind().unwrap();
+        // SAFETY: the buffer lives until the stream has been waited for below, and the memory is as long.
+        let given = unsafe {
+            let (address, from) = (allocation.address().0, old.as_ptr().cast());
+            cudarc::driver::sys::cuMemcpyHtoDAsync_v2(address, from, old.len(), context.stream())
+        };
+        assert_eq!(given, cudarc::driver::sys::CUresult::CUDA_SUCCESS);
+        let new = vec![contents(4096, 3)];
+        Uploader::new(context.clone()).upload(&parts(&to, &new)).unwrap();
+        context.synchronize().unwrap();
+        assert_arrived(&to, &new);
+    });
+}
+
+#[test]
+fn whichever_call_fails_nothing_is_left_and_the_next_upload_works() {
+    in_child(module_path!(), "whichever_call_fails_nothing_is_left_and_the_next_upload_works", &[], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        let pinned = PinnedBuffer::new(&context, 2048).unwrap();
+        let more = room(memory.as_mut(), &[2048]);
+        let mut all = parts(&to, &pieces);
+        all.push(UploadPart { to: more[0], contents: &pinned });
+        let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
+        for warm in [false, true] {
+            let failures = (1..).take_while(|n| {
+                let mut uploader = Uploader::with_settings(context.clone(), UploadSettings { threads: 3, ..SMALL });
+                if warm {
+                    uploader.upload(&all).unwrap();
+                }
+                fail(*n, 700);
+                let outcome = uploader.upload(&all);
+                let failed = has_failed();
+                fail(0, 0);
+                assert_eq!(
+                    outcome.is_err(),
+                    failed,
+                    "call {n} failed and nobody was told, or did not and somebody was"
+                );
+                if let Err(error) = outcome {
+                    assert!(matches!(error, DriverError::Failed { code: 700, .. }), "{error}");
+                    assert_eq!(held(), [1, 1, 0], "after call {n}");
+                }
+                uploader.upload(&all).unwrap();
+                drop(uploader);
+                assert_eq!(held(), [1, 1, 0]);
+                failed
+            });
+            let failures = failures.count();
+            assert!(failures > 20, "only {failures} calls failed");
+            assert_arrived(&to, &pieces);
+        }
+        drop((memory, pinned, context));
+        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
+    });
+}
+
+#[test]
+fn a_cancelled_upload_begins_nothing_more_and_can_be_made_again() {
+    in_child(module_path!(), "a_cancelled_upload_begins_nothing_more_and_can_be_made_again", &[], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        let mut uploader = Uploader::with_settings(context, SMALL);
+        let cancelled = AtomicBool::new(true);
+        assert_eq!(uploader.upload_unless(&parts(&to, &pieces), &cancelled), Ok(Uploaded::Cancelled));
+        for (holding, contents) in to.iter().zip(&pieces) {
+            assert!(on_device(holding, contents.len()).iter().all(|byte| *byte == 0));
+        }
+        let go_on = AtomicBool::new(false);
+        assert_eq!(uploader.upload_unless(&parts(&to, &pieces), &go_on), Ok(Uploaded::Whole));
+        assert_arrived(&to, &pieces);
+    });
+}
+
+#[test]
+fn contents_that_do_not_fit_are_refused_before_anything_is_copied() {
+    in_child(module_path!(), "contents_that_do_not_fit_are_refused_before_anything_is_copied", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &[1000, 1000]);
+        let remote = Holding::Remote { id: 3, bytes: 4096 };
+        let pieces = [contents(1000, 0), contents(2000, 1)];
+        let mut uploader = Uploader::with_settings(context, SMALL);
+        for second in [to[1], remote] {
+            let error = uploader.upload(&parts(&[to[0], second], &pieces)).unwrap_err().to_string();
+            assert!(error.contains("do not fit into") || error.contains("worker"), "{error}");
+            assert!(on_device(&to[0], 1000).iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(live(Kind::Pinned), 0);
+    });
+}
+
+#[test]
+fn devices_side_by_side_each_get_their_own() {
+    in_child(module_path!(), "devices_side_by_side_each_get_their_own", &[], || {
+        let contexts: Vec<_> = gpus().unwrap().iter().map(|gpu| CudaContext::open(gpu).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (index, context) in contexts.iter().enumerate() {
+                scope.spawn(move || {
+                    let mut memory = memory(context, AllocatorKind::Native);
+                    let pieces: Vec<_> = SIZES.iter().map(|size| contents(*size, index)).collect();
+                    let to = room(memory.as_mut(), &SIZES);
+                    let mut uploader = Uploader::with_settings(context.clone(), SMALL);
+                    for _ in 0..3 {
+                        uploader.upload(&parts(&to, &pieces)).unwrap();
+                    }
+                    assert_arrived(&to, &pieces);
+                });
+            }
+        });
+        drop(contexts);
+        assert_eq!(leaks(), []);
+    });
+}
+
+#[test]
+fn what_an_upload_is_held_against_arrives_too() {
+    in_child(module_path!(), "what_an_upload_is_held_against_arrives_too", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let pieces = pieces();
+        let to = room(memory.as_mut(), &SIZES);
+        copy_each_part(&context, &parts(&to, &pieces)).unwrap();
+        assert_arrived(&to, &pieces);
+        let mut pinned = PinnedBuffer::new(&context, MIB as usize + 1).unwrap();
+        pinned.copy_from_slice(&contents(MIB as usize + 1, 5));
+        let to = room(memory.as_mut(), &[pinned.len()]);
+        copy_pinned(&context, to[0], &pinned, 100_000).unwrap();
+        assert_arrived(&to, &[pinned.to_vec()]);
+        let error = copy_pinned(&context, room(memory.as_mut(), &[1])[0], &pinned, 100_000).unwrap_err().to_string();
+        assert!(error.contains("do not fit"), "{error}");
+        drop((memory, pinned, context));
+        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
+    });
+}
