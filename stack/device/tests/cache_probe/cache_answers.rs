@@ -97,6 +97,31 @@ fn a_budget_of_nothing_is_no_shortage() {
     assert_eq!(locked.report().missing_bytes, 100 * MIB);
 }
 
+#[test]
+fn pieces_that_another_lock_runs_with_stay_when_a_second_one_is_short() {
+    let rig = Wishes::mib(1_000).rig();
+    rig.add("m", 600);
+    let first = rig.lock("m", 0);
+    let second = rig.lock("m", 700);
+    assert_eq!((second.report().moves.len(), rig.resident_mib("m")), (0, 600));
+    drop((first, second));
+    assert_eq!(rig.lock("m", 700).report().resident_bytes, 300 * MIB, "alone it makes room for itself");
+}
+
+#[test]
+fn a_model_that_goes_in_two_moves_stands_once_with_the_bytes_of_both() {
+    // Two pieces of 7 MiB share a segment of 20: the first that goes gives nothing back.
+    let rig = Wishes::mib(1_000).rig();
+    rig.cache.add(ModelSpec::synthetic("m", (0..40).map(|index| PieceSpec::new(index.to_string(), 7 * MIB)))).unwrap();
+    rig.load("m");
+    assert_eq!(rig.card.free_bytes(), 600 * MIB);
+    rig.add("new", 607);
+    let locked = rig.lock("new", 0);
+    let moves: Vec<_> = locked.report().moves.iter().map(|moved| (moved.bytes, moved.remaining_bytes)).collect();
+    assert_eq!(moves, [(14 * MIB, 266 * MIB)]);
+    assert_eq!(rig.resident_mib("m"), 266);
+}
+
 /// What happens when a lock begins to wait.
 type Deed = Box<dyn Fn(&Cache) + Send + Sync>;
 
@@ -133,6 +158,18 @@ fn an_unlock_between_the_look_and_the_wait_is_not_missed() {
     let rig = waiting(Duration::from_secs(20), |_, held| drop(held.lock().unwrap().take()));
     let locked = rig.cache.lock(&key("waits"), Some(0)).unwrap();
     assert_eq!(locked.report().missing_bytes, 0);
+}
+
+#[test]
+fn an_unlock_between_the_look_and_the_wait_is_enough_although_others_stay_locked() {
+    let longest = Duration::from_secs(20);
+    let rig = waiting(longest, |_, held| drop(held.lock().unwrap().take()));
+    rig.add("stays", 100);
+    let stays = std::thread::scope(|threads| threads.spawn(|| rig.lock("stays", 0)).join().unwrap());
+    let locked = rig.cache.lock(&key("waits"), Some(0)).unwrap();
+    assert_eq!(locked.report().missing_bytes, 0);
+    assert!(locked.report().waited < longest, "it waited for the other one as well");
+    drop(stays);
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, only_window};
 /// Far beyond what anything here takes, so that what never comes is a failure and not a wait for ever.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Enough to be announced, and over at once.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// Two locks that run out of room: the second looks and finds the first one running; before it waits, the first fails.
 struct Meeting {
     /// Another model's lock, which ends once the first lock has looked.
@@ -143,6 +146,22 @@ fn dropping_a_model_that_is_not_on_the_device_changes_nothing_for_a_window() {
     assert_eq!(only_window(&scope).1, 1);
 }
 
+#[test]
+fn a_lock_waits_for_what_is_more_than_a_mib_beyond_the_room_and_for_no_less() {
+    for (needed_bytes, waits) in [(600 * MIB, false), (601 * MIB, false), (601 * MIB + 1, true)] {
+        let rig = Wishes::mib(1_000).wait(SHORT).rig();
+        rig.add("held", 400);
+        rig.cache.add(ModelSpec::synthetic("wanted", [PieceSpec::required("all", needed_bytes)])).unwrap();
+        let watcher = Arc::new(Watcher::default());
+        rig.cache.observe(watcher.clone());
+        let held = std::thread::scope(|threads| threads.spawn(|| rig.lock("held", 0)).join().unwrap());
+        let fits = rig.cache.lock(&key("wanted"), Some(0)).is_ok();
+        let said = watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. }));
+        assert_eq!((said, fits), (waits, needed_bytes <= 600 * MIB), "{needed_bytes}");
+        drop(held);
+    }
+}
+
 /// Says how long a lock is going to wait at most.
 struct SaysHowLong(Mutex<Sender<Duration>>);
 
@@ -157,7 +176,7 @@ impl Observer for SaysHowLong {
 
 #[test]
 fn a_lock_that_need_not_wait_does_not_say_that_it_does() {
-    let rig = Wishes::mib(1_000).wait(LONG).rig();
+    let rig = Wishes::mib(1_000).wait(SHORT).rig();
     rig.add("whole", 300);
     rig.add("in part", 1_400);
     let watcher = Arc::new(Watcher::default());
