@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../families").canonicalize()?;
+    // Asked when it runs, not when it is compiled: a target folder outlives a checkout.
+    let crate_folder = env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("cargo sets the folder"))?;
+    let families = Path::new(&crate_folder).join("../../families").canonicalize()?;
     println!("cargo::rerun-if-changed={}", families.display());
     let mut paths: Vec<PathBuf> = Vec::new();
     for entry in fs::read_dir(&families)? {
