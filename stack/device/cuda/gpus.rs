@@ -19,7 +19,8 @@ const OLDEST_INTERFACE: c_int = 13_000;
 pub struct Gpu {
     /// Its place in the driver's list, which `CUDA_VISIBLE_DEVICES` shortens and reorders: no identity.
     pub ordinal: usize,
-    /// Its identity, in the spelling of the management library: `GPU-` and 32 hexadecimal digits in five groups.
+    /// Its identity, in the spelling of the management library: `GPU-` and 32 hexadecimal digits in five groups. Of a
+    /// card that is divided (MIG) it is the part's, which that library spells otherwise, so that it tells nothing of it.
     pub uuid: String,
     /// Its name.
     pub name: String,
@@ -193,7 +194,12 @@ fn count() -> Result<c_int, CudaUnavailable> {
 fn start() -> Result<String, CudaUnavailable> {
     let driver = Library::Driver.find()?;
     let place = driver.path.as_ref().map_or_else(|| driver.file_name.clone(), |path| path.display().to_string());
-    let found = interface();
+    let not_started = |answer: CUresult| CudaUnavailable::DoesNotStart {
+        place: place.clone(),
+        code: answer as i64,
+        reason: words(answer),
+    };
+    let found = interface().map_err(not_started)?;
     if found < OLDEST_INTERFACE {
         return Err(CudaUnavailable::TooOld { found, place });
     }
@@ -201,7 +207,7 @@ fn start() -> Result<String, CudaUnavailable> {
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(place),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(no_device(place)),
-        failed => Err(CudaUnavailable::DoesNotStart { place, code: failed as i64, reason: words(failed) }),
+        failed => Err(not_started(failed)),
     }
 }
 
@@ -209,18 +215,19 @@ fn no_device(place: String) -> CudaUnavailable {
     CudaUnavailable::NoDevice { place, visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok() }
 }
 
-/// The newest CUDA version that the driver knows; 0 where it does not tell. The driver need not be started for it.
-fn interface() -> c_int {
+/// The newest CUDA version that the driver knows. The driver need not be started for it.
+fn interface() -> Result<c_int, CUresult> {
     let mut version = 0;
     // SAFETY: the driver was found; the place is valid for writing.
     match unsafe { sys::cuDriverGetVersion(&raw mut version) } {
-        CUresult::CUDA_SUCCESS => version,
-        _ => 0,
+        CUresult::CUDA_SUCCESS => Ok(version),
+        failed => Err(failed),
     }
 }
 
 fn driver_version() -> String {
-    nvml_driver_version().unwrap_or_else(|| format!("CUDA {}", version(interface())))
+    let known = nvml_driver_version().or_else(|| Some(format!("CUDA {}", version(interface().ok()?))));
+    known.unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// An answer about one device as a result.

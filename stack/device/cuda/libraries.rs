@@ -30,7 +30,7 @@ impl Library {
     /// Its name, as NVIDIA writes it.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Driver => "the CUDA driver",
+            Self::Driver => "CUDA driver",
             Self::Nvrtc => "NVRTC",
             Self::Cublas => "cuBLAS",
             Self::Cudnn => "cuDNN",
@@ -100,7 +100,10 @@ impl Library {
 
 impl fmt::Display for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        if *self == Self::Driver {
+            f.write_str("the ")?;
+        }
+        f.write_str(self.name())
     }
 }
 
