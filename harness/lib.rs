@@ -6,6 +6,7 @@ pub mod advise;
 pub mod bench;
 pub mod catalogue;
 pub mod checks;
+pub mod gpu;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod pricing;

@@ -1,16 +1,19 @@
 //! The trials of a run: which check runs for which family on which device, and what came of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use headroom_base::{AllocatorKind, mutant};
-use headroom_family::{Family, SimulatedDevice};
+use headroom_device::lease::DeviceLease;
+use headroom_family::Family;
 use headroom_reports::{Check, Outcome};
 
-use crate::bench::{Ground, Subject};
+use crate::bench::{Ground, Place, Subject};
 use crate::checks::invariants::{Area, EVERYWHERE, GeneralArea, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Evidence};
+use crate::gpu::{AttachedGpu, NoTurn, Turn, patience};
 use crate::world::World;
 
 /// Sets each trial's time limit, in seconds.
@@ -23,9 +26,9 @@ const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug)]
 enum What {
     /// A check on one simulated device, under each of its allocators.
-    Simulated { device: usize, check: Simulated },
+    Simulated { device: usize, check: OfASubject },
     /// A check on cards of the size it chooses itself, under each allocator of the largest device.
-    Fitted(Simulated),
+    Fitted(OfASubject),
     /// The windows recorded on a real card.
     Recorded,
     /// Invariants of one part of the program, on a stage of the family's own models.
@@ -34,40 +37,53 @@ enum What {
     General(GeneralArea),
     /// A scripted cache scenario.
     Scenario { index: usize },
-    /// A check on the attached GPU.
-    Gpu { check: &'static str },
+    /// A check on an attached card, under each allocator; on none where none is attached.
+    Gpu { card: Option<usize>, check: OfASubject },
 }
 
-/// A check of a family on a simulated device.
+/// A check of a family on a card under one allocator.
 #[derive(Clone, Copy)]
-struct Simulated {
-    name: &'static str,
-    run: fn(&Subject<'_>, Ground<'_>) -> Result<Evidence, CheckError>,
+pub(crate) struct OfASubject {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Subject<'_>, Ground<'_>) -> Result<Evidence, CheckError>,
 }
 
-impl std::fmt::Debug for Simulated {
+impl std::fmt::Debug for OfASubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// The checks of every simulated device.
-const ON_EACH_DEVICE: [Simulated; 4] = [
-    Simulated { name: "plan", run: checks::plan },
-    Simulated { name: "pipeline", run: checks::pipeline },
-    Simulated { name: "calibration", run: checks::calibration },
-    Simulated { name: "reconcile", run: checks::reconcile },
+/// The checks of every device, simulated or attached.
+pub(crate) const ON_EACH_DEVICE: [OfASubject; 4] = [
+    OfASubject { name: "plan", run: checks::plan },
+    OfASubject { name: "pipeline", run: checks::pipeline },
+    OfASubject { name: "calibration", run: checks::calibration },
+    OfASubject { name: "reconcile", run: checks::reconcile },
 ];
 
 /// The checks that choose the size of their cards themselves, or are not about size.
-const ON_FITTED_CARDS: [Simulated; 3] = [
-    Simulated { name: "capacity", run: checks::capacity },
-    Simulated { name: "perturbed", run: checks::perturbed },
-    Simulated { name: "scripted", run: checks::scripted },
+const ON_FITTED_CARDS: [OfASubject; 3] = [
+    OfASubject { name: "capacity", run: checks::capacity },
+    OfASubject { name: "perturbed", run: checks::perturbed },
+    OfASubject { name: "scripted", run: checks::scripted },
 ];
 
-/// The checks of an attached GPU.
-const ON_A_GPU: [&str; 3] = ["pipeline", "calibration", "reconcile"];
+/// The further checks of an attached card.
+const ON_A_GPU: [OfASubject; 3] = [
+    OfASubject { name: "capacity", run: checks::capacity },
+    OfASubject { name: "out_of_memory", run: checks::out_of_memory },
+    OfASubject { name: "same_counters", run: checks::same_counters },
+];
+
+/// The check of a card that has been used, for families that calibrate a decode.
+const WARM_SERVER: OfASubject = OfASubject { name: "warm_server", run: checks::warm_server };
+
+/// Every check of a family on an attached card.
+pub(crate) fn on_a_gpu(family: &Family) -> impl Iterator<Item = OfASubject> {
+    let decodes = family.calibration.lines.iter().any(checks::is_decode);
+    ON_EACH_DEVICE.into_iter().chain(ON_A_GPU).chain(decodes.then_some(WARM_SERVER))
+}
 
 /// One trial.
 #[derive(Clone, Debug)]
@@ -106,7 +122,10 @@ pub fn trials(world: &Arc<World>) -> Vec<Trial> {
         if world.is_recorded(&value.name) {
             add(What::Recorded);
         }
-        ON_A_GPU.into_iter().for_each(|check| add(What::Gpu { check }));
+        let cards = 0..world.gpus.cards().len();
+        for card in cards.map(Some).chain(world.gpus.none_because().map(|_| None)) {
+            on_a_gpu(value).for_each(|check| add(What::Gpu { card, check }));
+        }
     }
     trials
 }
@@ -125,19 +144,18 @@ impl Trial {
             What::Recorded => checks::RECORDED_DEVICE,
             What::Invariants(_) | What::General(_) => "invariants",
             What::Scenario { .. } => "scripted",
-            What::Gpu { .. } => "gpu",
+            What::Gpu { .. } => self.card().map_or("gpu", |card| card.name()),
         }
     }
 
     /// What is checked.
     pub fn check(&self) -> &str {
         match self.what {
-            What::Simulated { check, .. } | What::Fitted(check) => check.name,
+            What::Simulated { check, .. } | What::Fitted(check) | What::Gpu { check, .. } => check.name,
             What::Scenario { index } => &self.family().regressions[index].name,
             What::Recorded => "recorded",
             What::Invariants(area) => area.name,
             What::General(area) => area.name,
-            What::Gpu { check } => check,
         }
     }
 
@@ -147,9 +165,17 @@ impl Trial {
     }
 
     /// Why this trial cannot run here; none where it can.
-    pub fn ignored_because(&self) -> Option<&'static str> {
+    pub fn ignored_because(&self) -> Option<&str> {
         match self.what {
-            What::Gpu { .. } => Some("no GPU: this build drives simulated devices only"),
+            What::Gpu { card: None, .. } => self.world.gpus.none_because(),
+            _ => None,
+        }
+    }
+
+    /// The attached card it runs on, one trial at a time.
+    pub fn card(&self) -> Option<&Arc<AttachedGpu>> {
+        match self.what {
+            What::Gpu { card, .. } => self.world.gpus.cards().get(card?),
             _ => None,
         }
     }
@@ -175,26 +201,50 @@ impl Trial {
     }
 
     fn within(&self, limit: Duration) -> Result<Evidence, (Outcome, String)> {
+        // Waiting for a card is no part of the trial's own time.
+        let turn = self.card().map(|card| self.turn_on(card)).transpose()?;
         let (sender, receiver) = channel();
         let trial = self.clone();
         std::thread::spawn(move || {
+            let verdict = catch_unwind(AssertUnwindSafe(|| trial.verdict(turn.as_ref())));
+            let verdict = verdict.unwrap_or_else(|panic| {
+                let text = format!("panicked: {}", words_of(&*panic));
+                Err((Outcome::Failed, text))
+            });
+            let verdict = match turn {
+                Some(turn) => of_the_card(verdict, &turn),
+                None => verdict,
+            };
             // The receiver is gone after the time limit; then nobody wants the answer.
-            let _ = sender.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.verdict())));
+            let _ = sender.send(verdict);
         });
         let failed = |message| Err((Outcome::Failed, message));
         match receiver.recv_timeout(limit) {
-            Ok(Ok(verdict)) => verdict,
-            Ok(Err(panic)) => failed(format!("panicked: {}", words_of(&*panic))),
-            Err(RecvTimeoutError::Timeout) => failed(format!("not done after {} seconds ({LIMIT})", limit.as_secs())),
+            Ok(verdict) => verdict,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(card) = self.card() {
+                    Turn::never_ends(card, &self.name());
+                }
+                failed(format!("not done after {} seconds ({LIMIT})", limit.as_secs()))
+            }
             Err(RecvTimeoutError::Disconnected) => failed("its thread ended without a verdict".to_owned()),
         }
     }
 
-    fn verdict(&self) -> Result<Evidence, (Outcome, String)> {
-        verdict_of(self.ignored_because(), gpu_is_required(), || self.evidence())
+    fn turn_on(&self, card: &Arc<AttachedGpu>) -> Result<Turn, (Outcome, String)> {
+        let patience = patience().map_err(|message| (Outcome::Failed, message))?;
+        let folder = DeviceLease::default_folder().map_err(|error| (Outcome::Failed, error.to_string()))?;
+        card.turn(&self.name(), &folder, patience).map_err(|error| match error {
+            NoTurn::Busy(message) => (Outcome::Busy, message),
+            NoTurn::Unusable(message) => (Outcome::Failed, message),
+        })
     }
 
-    fn evidence(&self) -> Result<Evidence, CheckError> {
+    fn verdict(&self, turn: Option<&Turn>) -> Result<Evidence, (Outcome, String)> {
+        verdict_of(self.ignored_because(), gpu_is_required(), || self.evidence(turn))
+    }
+
+    fn evidence(&self, turn: Option<&Turn>) -> Result<Evidence, CheckError> {
         let family = self.family();
         let ground = self.world.ground();
         match self.what {
@@ -202,19 +252,24 @@ impl Trial {
             What::General(area) => area.check(&self.world),
             What::Invariants(area) => {
                 let device = family.devices.first().ok_or_else(|| CheckError::violated("the family has no device"))?;
-                area.check(&Subject { family, device, allocator: AllocatorKind::Native }, ground)
+                area.check(&Subject { family, place: device.into(), allocator: AllocatorKind::Native }, ground)
             }
             What::Recorded => {
                 let report = self.world.recorded().map_err(CheckError::violated)?;
                 checks::recorded(report, family, ground.built_ins, ground.versions)
             }
-            What::Simulated { device, check } => on_every_allocator(family, &family.devices[device], check, ground),
+            What::Simulated { device, check } => {
+                on_every_allocator(family, (&family.devices[device]).into(), check, ground)
+            }
             What::Fitted(check) => {
                 let largest = family.devices.iter().max_by_key(|device| device.memory_bytes);
                 let largest = largest.ok_or_else(|| CheckError::violated("the family has no device"))?;
-                on_every_allocator(family, largest, check, ground)
+                on_every_allocator(family, largest.into(), check, ground)
             }
-            What::Gpu { .. } => Err(CheckError::violated("there is no GPU")),
+            What::Gpu { check, .. } => {
+                let card = turn.and_then(Turn::open).ok_or_else(|| CheckError::violated("there is no GPU"))?;
+                on_every_allocator(family, (&**card).into(), check, ground)
+            }
         }
     }
 }
@@ -263,15 +318,24 @@ pub(crate) const NOTHING_TO_SEE: &str = "nothing to see";
 
 fn on_every_allocator(
     family: &Family,
-    device: &SimulatedDevice,
-    check: Simulated,
+    place: Place<'_>,
+    check: OfASubject,
     ground: Ground<'_>,
 ) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
-    for allocator in device.allocators.iter().copied() {
-        evidence.absorb((check.run)(&Subject { family, device, allocator }, ground)?);
+    for allocator in place.allocators().iter().copied() {
+        evidence.absorb((check.run)(&Subject { family, place, allocator }, ground)?);
     }
     Ok(evidence)
+}
+
+/// The verdict of a trial on a card: a failure of a card that others have begun to use says nothing.
+fn of_the_card(verdict: Result<Evidence, (Outcome, String)>, turn: &Turn) -> Result<Evidence, (Outcome, String)> {
+    let Err((Outcome::Failed, text)) = verdict else { return verdict };
+    match turn.look_after_a_failure() {
+        Err(NoTurn::Busy(busy)) => Err((Outcome::Busy, format!("{busy}; meanwhile: {text}"))),
+        Err(NoTurn::Unusable(_)) | Ok(()) => Err((Outcome::Failed, text)),
+    }
 }
 
 /// # Errors

@@ -7,6 +7,7 @@ use headroom_calibration::{BuiltIns, EstimatorVersions};
 
 use crate::bench::Ground;
 use crate::catalogue::{Catalogue, CatalogueError};
+use crate::gpu::Gpus;
 use crate::pricing::estimator_versions;
 use crate::recorded::recorded_windows;
 use headroom_reports::Report;
@@ -19,19 +20,29 @@ const RECORDED: (&str, &str) = ("windows.jsonl", include_str!("../tests/data/h20
 pub struct World {
     /// The families.
     pub catalogue: Catalogue,
+    /// The GPUs of this machine.
+    pub gpus: Gpus,
     versions: EstimatorVersions,
     recorded: OnceLock<Result<Report, String>>,
 }
 
 impl World {
-    /// Loads the families of a folder, or those compiled in.
+    /// Loads the families of a folder, or those compiled in, and lists the GPUs of this machine.
     ///
     /// # Errors
     /// Every mistake of every family file.
     pub fn load(folder: Option<&Path>) -> Result<Self, CatalogueError> {
+        Self::with_gpus(folder, Gpus::attached())
+    }
+
+    /// The same with these GPUs.
+    ///
+    /// # Errors
+    /// Every mistake of every family file.
+    pub fn with_gpus(folder: Option<&Path>, gpus: Gpus) -> Result<Self, CatalogueError> {
         let catalogue = Catalogue::load(folder)?;
         let versions = estimator_versions(catalogue.families());
-        Ok(Self { catalogue, versions, recorded: OnceLock::new() })
+        Ok(Self { catalogue, gpus, versions, recorded: OnceLock::new() })
     }
 
     /// What checks know beside their subject.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use headroom::gpu::Gpus;
 use headroom::shard::Shard;
 use headroom::trials::{self, Trial};
 use headroom::world::World;
@@ -53,7 +54,12 @@ fn to_mimic(trial: Trial) -> libtest_mimic::Trial {
 /// What is checked, written down apart from the code that makes the trials: a check that is lost there is missed here.
 const ON_EACH_DEVICE: [&str; 4] = ["plan", "pipeline", "calibration", "reconcile"];
 const ON_FITTED_CARDS: [&str; 3] = ["capacity", "perturbed", "scripted"];
-const ON_A_GPU: [&str; 3] = ["pipeline", "calibration", "reconcile"];
+const ON_A_GPU: [&str; 7] =
+    ["plan", "pipeline", "calibration", "reconcile", "capacity", "out_of_memory", "same_counters"];
+
+/// The families that calibrate a decode, which an attached card also does after it has been used.
+const WITH_A_DECODE: [&str; 11] =
+    ["cogview4", "flux", "flux2", "qwen-image", "sd15", "sd3", "sdxl", "sdxl-img2img", "taesd", "wan", "z-image"];
 const INVARIANTS: [&str; 11] = [
     "attempts",
     "display",
@@ -100,7 +106,7 @@ fn every_family_has_its_trials(world: &Arc<World>) -> Result<(), String> {
     for family in world.catalogue.families() {
         let found = trials.iter().filter(|trial| trial.family().name == family.name);
         let mut found: Vec<String> = found.map(Trial::name).collect();
-        let mut expected = trials_of(family);
+        let mut expected = trials_of(family, &world.gpus);
         found.sort();
         expected.sort();
         if found != expected || found.is_empty() {
@@ -114,7 +120,7 @@ fn every_family_has_its_trials(world: &Arc<World>) -> Result<(), String> {
 }
 
 /// The names of the trials that a family's file asks for.
-fn trials_of(family: &Family) -> Vec<String> {
+fn trials_of(family: &Family, gpus: &Gpus) -> Vec<String> {
     let name = |device: &str, check: &str| format!("{}::{device}::{check}", family.name);
     let mut names: Vec<String> = family.regressions.iter().map(|scenario| name("scripted", &scenario.name)).collect();
     if family.models.is_empty() {
@@ -126,7 +132,12 @@ fn trials_of(family: &Family) -> Vec<String> {
         names.extend(ON_EACH_DEVICE.map(|check| name(&device.name, check)));
     }
     names.extend(ON_FITTED_CARDS.map(|check| name("fitted", check)));
-    names.extend(ON_A_GPU.map(|check| name("gpu", check)));
+    // One card, or none, is called `gpu`; several are told apart.
+    let cards: Vec<&str> = gpus.cards().iter().map(|card| card.name()).collect();
+    for card in if cards.is_empty() { vec!["gpu"] } else { cards } {
+        names.extend(ON_A_GPU.map(|check| name(card, check)));
+        names.extend(WITH_A_DECODE.contains(&&*family.name).then(|| name(card, "warm_server")));
+    }
     if RECORDED.contains(&family.name.as_str()) {
         names.push(name("h200", "recorded"));
     }

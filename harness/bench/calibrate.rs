@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use headroom_base::{AttemptId, Bytes, Case, Measurement, Origin, Plan, PlannedRun, Validity, Verdict, Window};
+use headroom_base::{AttemptId, Bytes, Case, Measurement, Plan, PlannedRun, Validity, Verdict, Window};
 use headroom_calibration::{
     Attempt, AttemptError, CaseToPlan, Counted, Knowledge, PlanTerms, Record, RunningAttempt, StoreError, count,
 };
@@ -156,7 +156,7 @@ pub fn calibrate(
     progress: impl FnMut(&PlannedRun, usize),
 ) -> Result<Calibration, CalibrationError> {
     let subject = &bench.subject;
-    let (family, device) = (&subject.family.name, &subject.device.name);
+    let (family, device) = (&subject.family.name, subject.place.name());
     let id = AttemptId(format!("{family}-{}-{device}-{}", measured.model.key, subject.allocator));
     calibrate_into(bench, measured, (id, record), ground, &mut Unkept(progress))
 }
@@ -177,8 +177,7 @@ pub fn calibrate_into(
     let environment = subject.environment();
     let mut knowledge = Knowledge::new(record.clone(), subject.context(ground.versions), environment.soft.clone());
     let terms = PlanTerms {
-        capacity: subject
-            .capacity_terms(bench.card.settings().total_bytes, subject.locked_weights_bytes(measured.model)),
+        capacity: subject.capacity_terms(bench.card.total_bytes(), subject.locked_weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: bench.floor_bytes,
     };
@@ -257,7 +256,7 @@ pub(crate) fn measure_run(
         run: run.run,
         retry: 0,
         kind: run.kind,
-        origin: Origin::Simulated,
+        origin: subject.place.origin(),
         measurement,
     })
 }

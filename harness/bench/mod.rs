@@ -1,51 +1,56 @@
-//! Where a check's work happens: one family on one simulated card, set up as the check wants it.
+//! Where a check's work happens: one family on one card, simulated or attached, set up as the check wants it.
 
 mod calibrate;
+mod card;
+mod place;
+mod watched;
 
 use std::sync::Arc;
 
-use headroom_base::{
-    AllocatorKind, Backend, Cap, CapacityTerms, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB,
-    HardEnvironment, Reading, SoftEnvironment,
-};
+use headroom_base::{AllocatorKind, Cap, CapacityTerms, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB};
 use headroom_calibration::{BuiltIns, Context, EstimatorVersions};
-use headroom_device::Settings;
 use headroom_device::cache::{Cache, CacheError, CacheSettings};
 use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, Perturbation, SimulatedCard};
 use headroom_device::probe::Hook;
+use headroom_device::{Device, DriverError, Settings};
 use headroom_family::{Family, Model, SimulatedDevice};
-use headroom_runners::{Runner, SIMULATED_FRAMEWORK, Session, SimulatedRunner, WorkspaceSteps};
+use headroom_runners::{Runner, Session, SimulatedRunner, WorkspaceSteps};
 
 pub(crate) use calibrate::measure_run;
 pub use calibrate::{
     Calibration, CalibrationError, Journal, MeasuredModel, calibrate, calibrate_into, cases_to_plan, describe,
     lines_of, not_fitting, weights_bytes,
 };
+pub use card::{AttachedCard, Card, PAGE_BYTES};
+pub use place::{Place, simulated_environment};
+pub use watched::{Asked, Log, Noted};
+
+use crate::gpu::{Attached, OpenGpu};
 
 /// What a measured lock asks beyond its estimate, so that an estimate that is too low is measured all the same.
 pub const MEASURING_ALLOWANCE_BYTES: u64 = GIB;
 
-/// The driver's name in simulated environments.
-const SIMULATED_DRIVER: &str = "simulated";
-
-/// A family on a simulated card under one allocator.
+/// A family on a card under one allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The family.
     pub family: &'a Family,
     /// The card.
-    pub device: &'a SimulatedDevice,
+    pub place: Place<'a>,
     /// The allocator.
     pub allocator: AllocatorKind,
 }
 
+/// Changes the parts of a device before it is made of them.
+pub type ChangeParts = Arc<dyn Fn(DeviceParts) -> DeviceParts + Send + Sync>;
+
 /// What a check may want otherwise than usual.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// Disturbances of the card and steps in workspaces, from this seed.
+    /// Disturbances of the card and steps in workspaces, from this seed; of a simulated card only.
     pub perturbation_seed: Option<u64>,
-    /// Another amount of memory than the device's.
+    /// Another amount of memory than the device's. An attached card of more than it has is the whole card.
     pub memory_bytes: Option<u64>,
     /// Another floor than the usual 3 GiB.
     pub floor_bytes: Option<u64>,
@@ -53,14 +58,30 @@ pub struct Setup {
     pub runner: Option<Arc<dyn Runner>>,
     /// Called at every point of cache and probe.
     pub hook: Option<Arc<dyn Hook>>,
-    /// Another change of the card.
+    /// Another change of the card; of a simulated card only.
     pub card: Option<fn(&mut CardSettings)>,
+    /// Something around the device's memory.
+    pub parts: Option<ChangeParts>,
+}
+
+/// Why a bench could not be set up, or its card not be made what a check wants.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The cache refused something.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The driver of an attached card refused something.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// What was wanted can only be had of a card of numbers.
+    #[error("an attached card is what it is: this needs a simulated one")]
+    NotOnAnAttachedCard,
 }
 
 /// A card with a session on it.
 pub struct Bench<'a> {
-    /// The card, to be looked at and changed from outside.
-    pub card: SimulatedCard,
+    /// The card, to be looked at and made tight from outside.
+    pub card: Card,
     /// The family's models on it.
     pub session: Session<'a>,
     /// What executes their operations.
@@ -69,17 +90,40 @@ pub struct Bench<'a> {
     pub subject: Subject<'a>,
     /// The working memory its cache keeps free.
     pub floor_bytes: u64,
+    /// Takes leave of an attached card when this bench goes.
+    _leaves: Option<Leaves>,
+}
+
+/// An attached card's device that goes with its bench.
+struct Leaves {
+    attached: Arc<dyn Attached>,
+    device: Device,
+}
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        // Whoever drives the card gives the rest back with the device; nobody is there to be told of a failure.
+        let _ = self.attached.leave(&self.device);
+    }
+}
+
+/// What a bench is made of beside its family.
+struct Parts {
+    card: Card,
+    device: Device,
+    runner: Arc<dyn Runner>,
+    leaves: Option<Leaves>,
 }
 
 impl<'a> Subject<'a> {
-    /// The software that a simulation stands for.
+    /// The software around the card.
     pub fn environment(&self) -> Environment {
-        simulated_environment(self.allocator)
+        self.place.environment(self.allocator)
     }
 
-    /// The kind of card: simulated cards of one size are one class.
+    /// The kind of card.
     pub fn class(&self) -> DeviceClass {
-        DeviceClass::new("simulated", self.device.memory_bytes, Backend::Cuda)
+        self.place.class()
     }
 
     /// Where windows of this subject are to hold.
@@ -87,44 +131,59 @@ impl<'a> Subject<'a> {
         Context { device: self.class(), hard: self.environment().hard, versions: versions.clone() }
     }
 
-    /// The card, before anything else is wanted of it.
-    pub fn card_settings(&self) -> CardSettings {
-        CardSettings {
-            context_bytes: self.device.context_bytes,
-            others_bytes: self.device.outside_bytes,
-            ..CardSettings::new(self.device.memory_bytes)
-        }
-    }
-
     /// Sets a card up with the family's models in a cache.
     ///
     /// # Errors
-    /// When the cache refuses a model.
-    pub fn bench(&self, setup: &Setup) -> Result<Bench<'a>, CacheError> {
-        let mut settings = self.card_settings();
+    /// When the cache refuses a model, the driver refuses, or something is wanted that only a simulated card can be.
+    pub fn bench(&self, setup: &Setup) -> Result<Bench<'a>, BenchError> {
+        let Parts { card, device, runner, leaves } = match self.place {
+            Place::Simulated(device) => self.on_a_simulated(device, setup),
+            Place::Gpu(gpu) => self.on_an_attached(gpu, setup)?,
+        };
+        let floor_bytes = setup.floor_bytes.unwrap_or(DEFAULT_DEVICE_WORKING_BYTES);
+        let cache = Cache::new(device, CacheSettings { floor_bytes, ..CacheSettings::default() });
+        let session = Session::new(self.family, cache, Arc::clone(&runner), self.environment())?;
+        Ok(Bench { card, session, runner, subject: *self, floor_bytes, _leaves: leaves })
+    }
+
+    fn on_a_simulated(&self, device: &SimulatedDevice, setup: &Setup) -> Parts {
+        let mut settings = CardSettings {
+            context_bytes: device.context_bytes,
+            others_bytes: device.outside_bytes,
+            ..CardSettings::new(setup.memory_bytes.unwrap_or(device.memory_bytes))
+        };
         settings.perturbation = setup.perturbation_seed.map(Perturbation::seeded);
-        settings.total_bytes = setup.memory_bytes.unwrap_or(settings.total_bytes);
         if let Some(change) = setup.card {
             change(&mut settings);
         }
         let card = SimulatedCard::new(settings);
-        let parts = DeviceParts::over_driver(
-            DeviceId::new(&self.device.name),
-            self.class(),
-            card.driver(),
-            Settings::of_kind(self.allocator),
-            true,
-        );
-        let parts = DeviceParts { hook: setup.hook.clone(), ..parts };
-        let floor_bytes = setup.floor_bytes.unwrap_or(DEFAULT_DEVICE_WORKING_BYTES);
-        let cache = Cache::new(parts.build(), CacheSettings { floor_bytes, ..CacheSettings::default() });
+        let settings = Settings::of_kind(self.allocator);
+        let parts = DeviceParts::over_driver(DeviceId::new(&device.name), self.class(), card.driver(), settings, true);
         let runner: Arc<dyn Runner> = match (&setup.runner, setup.perturbation_seed) {
             (Some(runner), _) => Arc::clone(runner),
             (None, Some(seed)) => Arc::new(SimulatedRunner::with_workspace_steps(WorkspaceSteps { seed, percent: 12 })),
             (None, None) => Arc::new(SimulatedRunner::new()),
         };
-        let session = Session::new(self.family, cache, Arc::clone(&runner), self.environment())?;
-        Ok(Bench { card, session, runner, subject: *self, floor_bytes })
+        Parts { card: card.into(), device: setup.built(parts), runner, leaves: None }
+    }
+
+    fn on_an_attached(&self, gpu: &OpenGpu, setup: &Setup) -> Result<Parts, BenchError> {
+        if setup.perturbation_seed.is_some() || setup.card.is_some() {
+            return Err(BenchError::NotOnAnAttachedCard);
+        }
+        let attached = gpu.attached();
+        let device = setup.built(attached.parts(Settings::of_kind(self.allocator))?);
+        let total_bytes = gpu.facts().total_bytes;
+        let memory_bytes = setup.memory_bytes.filter(|memory_bytes| *memory_bytes < total_bytes);
+        let total_bytes = memory_bytes.unwrap_or(total_bytes);
+        let card = Card::Attached(AttachedCard::new(Arc::clone(attached), device.clone(), total_bytes));
+        if memory_bytes.is_some() {
+            // Others stay where they are, as on a simulated card of another size.
+            card.limit(total_bytes.saturating_sub(gpu.others_bytes()))?;
+        }
+        let runner = setup.runner.clone().unwrap_or_else(|| attached.runner());
+        let leaves = Leaves { attached: Arc::clone(attached), device: device.clone() };
+        Ok(Parts { card, device, runner, leaves: Some(leaves) })
     }
 
     /// The models that are locked beside a model whenever the pipeline runs it.
@@ -147,29 +206,24 @@ impl<'a> Subject<'a> {
     pub fn capacity_terms(&self, memory_bytes: u64, locked_weights_bytes: u64) -> CapacityTerms {
         CapacityTerms {
             total_bytes: memory_bytes,
-            outside_now_bytes: self.device.outside_bytes,
+            outside_now_bytes: self.place.outside_bytes(),
             outside_floor_bytes: 0,
-            context_bytes: self.device.context_bytes,
-            retained_bytes: Reading::Bytes(0),
+            context_bytes: self.place.context_bytes(),
+            retained_bytes: self.place.retained(),
             locked_weights_bytes,
             cap: Cap::Unlimited,
         }
     }
 }
 
-/// The environment of every simulation under this allocator.
-pub fn simulated_environment(allocator: AllocatorKind) -> Environment {
-    Environment {
-        hard: HardEnvironment {
-            backend: Backend::Cuda,
-            allocator,
-            allocator_settings: String::new(),
-            framework: SIMULATED_FRAMEWORK.to_owned(),
-            attention: headroom_base::AttentionKernel::default(),
-            convolution_benchmark: false,
-            memory_layout: headroom_base::MemoryLayout::default(),
-        },
-        soft: SoftEnvironment { driver: SIMULATED_DRIVER.to_owned() },
+impl Setup {
+    /// The device made of `parts`, with what the check wants around it.
+    fn built(&self, parts: DeviceParts) -> Device {
+        let parts = DeviceParts { hook: self.hook.clone().or(parts.hook), ..parts };
+        match &self.parts {
+            Some(change) => change(parts).build(),
+            None => parts.build(),
+        }
     }
 }
 

@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use headroom_base::plan::LEAST_SIZES;
-use headroom_base::{
-    AllocatorKind, Bytes, Case, Estimate, LineKey, Origin, Residency, Source, Validity, Verdict, mutant,
-};
+use headroom_base::{AllocatorKind, Bytes, Case, Estimate, LineKey, Residency, Source, Validity, Verdict, mutant};
 use headroom_calibration::{Coefficients, Counted, Record, Uncounted};
 use headroom_device::probe::Scope;
 use headroom_family::Model;
-use headroom_reports::{AttemptRecord, DeviceRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
+use headroom_reports::{AttemptRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
 use headroom_runners::StepRequest;
 
+use super::beside_built_in::ratios;
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{
     Bench, Calibration, Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Setup, Subject, calibrate, describe, lines_of,
@@ -32,6 +31,9 @@ pub fn calibration(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence
         let mut summary = summary_of(subject, &calibration, ground);
         calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
         held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)?;
+        if !subject.place.is_simulated() {
+            evidence.notes.extend(ratios(subject, &summary, ground));
+        }
         evidence.absorb(evidence_of(subject, calibration, summary));
     }
     Ok(evidence)
@@ -104,7 +106,7 @@ fn calibrated_sizes_are_covered(
             .max()
             .ok_or_else(|| CheckError::violated(format!("{} has no window that counts", priced.case)))?;
         record.demand_bytes = Some(demand);
-        record.demand_origin = Some(Origin::Simulated);
+        record.demand_origin = Some(subject.place.origin());
         summary.estimates.push(record);
         let what = || {
             let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
@@ -196,7 +198,7 @@ fn held_out_sizes_are_covered(
             covered += u64::from(holds || within_a_step);
         }
         record.demand_bytes = Some(demand);
-        record.demand_origin = Some(Origin::Simulated);
+        record.demand_origin = Some(subject.place.origin());
         summary.estimates.push(record);
     }
     let wanted = u64::from(subject.family.checks.coverage_percent);
@@ -233,9 +235,9 @@ pub(super) fn summary_of(subject: &Subject<'_>, calibration: &Calibration, groun
     fits.sort_by(|left, right| left.line.cmp(&right.line));
     FamilySummary {
         family: subject.family.name.clone(),
-        device: subject.device.name.clone(),
+        device: subject.place.name().to_owned(),
         class: subject.class(),
-        simulated: true,
+        simulated: subject.place.is_simulated(),
         plans: vec![calibration.plan.clone()],
         fits,
         estimates: Vec::new(),
@@ -250,8 +252,8 @@ pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summa
     let attempt = AttemptRecord {
         attempt: calibration.attempt,
         report_id: String::new(),
-        device_uuid_hash: None,
-        note: Some(format!("simulated {}", place(subject))),
+        device_uuid_hash: subject.place.uuid_hash(),
+        note: subject.place.is_simulated().then(|| format!("simulated {}", place(subject))),
     };
     let under = summary
         .estimates
@@ -264,11 +266,6 @@ pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summa
             format!("{}: {} is {short} short outside what is promised", place(subject), record.case)
         })
         .collect();
-    let devices = vec![device_record(subject)];
+    let devices = vec![subject.place.record()];
     Evidence { attempts: vec![attempt], windows, devices, summaries: vec![summary], notes, seen }
-}
-
-/// The device as reports list it.
-fn device_record(subject: &Subject<'_>) -> DeviceRecord {
-    DeviceRecord { class: subject.class(), uuid_hash: None, driver: subject.environment().soft.driver, simulated: true }
 }

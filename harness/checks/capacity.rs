@@ -1,29 +1,31 @@
 //! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
 
-use headroom_base::{AllocatorKind, Bytes, Case, MIB, Residency, Validity};
+use headroom_base::{AllocatorKind, Bytes, Case, Residency, Validity};
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
-use headroom_family::Model;
+use headroom_family::{CalibrationLine, Model};
 use headroom_runners::{StepError, StepReport, StepRequest};
 
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
-use crate::bench::{Bench, Calibration, Ground, MeasuredModel, Setup, Subject, calibrate, lines_of};
+use crate::bench::{Bench, Calibration, Ground, MeasuredModel, PAGE_BYTES, Place, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
 
-/// The unit in which a card's memory is tried: a driver's page.
-const PAGE_BYTES: u64 = 2 * MIB;
+/// An attached card is tried at a few sizes only: each one loads the model again and runs twice.
+const TRIALS_ON_A_GPU: u64 = 16;
 
-/// For the largest calibrated case of every line: completes without a retry on weights + context + reservation, fails
+/// For the largest calibrated case of every line (on an attached card, of the line that takes least): completes without a retry on weights + context + reservation, fails
 /// cleanly one page under weights + context + peak allocated, and the least capacity that completes.
 ///
 /// # Errors
 /// The first thing that does not hold.
 pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
-    for (model, lines) in lines_of(subject) {
+    for (model, lines) in lines_to_try(subject, ground) {
         let bench = subject.bench(&Setup::default())?;
         let measured = MeasuredModel { model, lines: &lines };
         let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
+        // Two allocators at once would fight for an attached card.
+        drop(bench);
         for line in &lines {
             let Some((smallest, largest)) = measured_ends(&calibration, line.cases.as_slice()) else { continue };
             let tried = Tried { model, case: largest, first: smallest };
@@ -31,6 +33,26 @@ pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
         }
     }
     Ok(evidence)
+}
+
+/// Every line of the family; on an attached card only the one whose largest case is expected to take least.
+fn lines_to_try<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Vec<(&'a Model, Vec<&'a CalibrationLine>)> {
+    match subject.place {
+        Place::Simulated(_) => lines_of(subject),
+        Place::Gpu(_) => quickest_line(subject, ground).into_iter().map(|(model, line)| (model, vec![line])).collect(),
+    }
+}
+
+/// The line whose largest case is expected to take least.
+pub(super) fn quickest_line<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Option<(&'a Model, &'a CalibrationLine)> {
+    let lines = lines_of(subject).into_iter();
+    let single = lines.flat_map(|(model, lines)| lines.into_iter().map(move |line| (model, line)));
+    let expected = |model: &Model, line: &CalibrationLine| {
+        let prices = line.cases.iter().filter_map(|case| super::built_in_price(subject, model, case, ground, 0));
+        prices.map(|(_, estimate)| estimate.reservation_bytes).max()
+    };
+    let priced = single.filter_map(|(model, line)| Some((expected(model, line)?, model, line)));
+    priced.min_by_key(|(bytes, ..)| *bytes).map(|(_, model, line)| (model, line))
 }
 
 /// The smallest and the largest case of a line that were measured.
@@ -95,7 +117,11 @@ fn check_case(
     })?;
     let (mut fails, mut completes) = (too_little / PAGE_BYTES, enough.div_ceil(PAGE_BYTES));
     let (mut seen, mut with_retries) = (2, 0);
-    while completes - fails > 1 {
+    let resolution = match subject.place {
+        Place::Simulated(_) => 1,
+        Place::Gpu(_) => (completes - fails).div_ceil(TRIALS_ON_A_GPU).max(1),
+    };
+    while completes - fails > resolution {
         let middle = fails.midpoint(completes);
         seen += 1;
         match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
@@ -111,9 +137,10 @@ fn check_case(
     let bound =
         if subject.allocator == AllocatorKind::CudaMallocAsync { " by the rules of a bound on the pool" } else { "" };
     let note = format!(
-        "{}: the least capacity that completes{bound} is {} beside weights and context, {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
+        "{}: the least capacity that completes{bound} is {} beside weights and context (to {}), {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
         what(),
         Bytes(least.saturating_sub(base.taken_bytes)),
+        Bytes(resolution * PAGE_BYTES),
         Bytes(peak),
         Bytes(estimate.reservation_bytes)
     );
@@ -124,7 +151,7 @@ fn check_case(
 
 /// What the case needs on an ample card after the first case of its line.
 fn demand_after_first(subject: &Subject<'_>, tried: Tried<'_>) -> Result<u64, CheckError> {
-    let bench = lone(subject, subject.device.memory_bytes)?;
+    let bench = lone(subject, subject.place.memory_bytes())?;
     run(&bench, tried.model, &tried.first, 0, false)?;
     let report = run(&bench, tried.model, &tried.case, 0, true)?;
     let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", tried.case)))?;
@@ -133,32 +160,32 @@ fn demand_after_first(subject: &Subject<'_>, tried: Tried<'_>) -> Result<u64, Ch
 
 /// What a card holds before the operation.
 struct Baseline {
-    /// Context, and the segments of weights, inputs and libraries.
+    /// Context, what libraries took beside the allocator, and the segments of weights, inputs and libraries.
     taken_bytes: u64,
-    /// Context, and what of these segments is handed out.
+    /// The same, and of these segments what is handed out.
     allocated_bytes: u64,
 }
 
 fn baseline(subject: &Subject<'_>, tried: Tried<'_>) -> Result<Baseline, CheckError> {
-    let bench = lone(subject, subject.device.memory_bytes)?;
+    let bench = lone(subject, subject.place.memory_bytes())?;
     run(&bench, tried.model, &tried.first, 0, false)?;
     let cache = bench.session.cache();
     let inputs = bench.session.prepare(&tried.model.key, tried.case)?;
     let failed = |error: headroom_device::DriverError| CheckError::violated(error.to_string());
     cache.device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     let counters = cache.device().counters().map_err(failed)?;
+    let taken_bytes = bench.card.own_bytes()?;
     inputs.release(cache.device()).map_err(|error| CheckError::violated(error.to_string()))?;
-    let context = subject.device.context_bytes;
-    Ok(Baseline {
-        taken_bytes: context + counters.reserved.current,
-        allocated_bytes: context + counters.allocated.current,
-    })
+    let idle_bytes = counters.reserved.current.saturating_sub(counters.allocated.current);
+    Ok(Baseline { taken_bytes, allocated_bytes: taken_bytes.saturating_sub(idle_bytes) })
 }
 
-/// A card with nobody else on it, whose cache keeps nothing free on its own account.
+/// A card whose cache keeps nothing free on its own account; a simulated one with nobody else on it.
 fn lone<'a>(subject: &Subject<'a>, memory_bytes: u64) -> Result<Bench<'a>, CheckError> {
     let bench = subject.bench(&Setup { memory_bytes: Some(memory_bytes), floor_bytes: Some(0), ..Setup::default() })?;
-    bench.card.set_others_bytes(0);
+    if let Place::Simulated(_) = subject.place {
+        bench.card.simulated()?.set_others_bytes(0);
+    }
     Ok(bench)
 }
 
@@ -170,14 +197,13 @@ fn run(bench: &Bench<'_>, model: &Model, case: &Case, working: u64, measured: bo
 /// Runs the case on a card of `memory_bytes` whose libraries are warm.
 fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_bytes: u64) -> Result<Trial, CheckError> {
     let Tried { model, case, .. } = tried;
-    let bench = lone(subject, subject.device.memory_bytes)?;
+    let bench = lone(subject, subject.place.memory_bytes())?;
     run(&bench, tried.model, &tried.first, 0, false)?;
     bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
-    let held = bench.card.held_bytes() + subject.device.context_bytes;
-    if held > memory_bytes {
+    if bench.card.own_bytes()? > memory_bytes {
         return Ok(Trial::NothingTried);
     }
-    bench.card.change(|settings| settings.total_bytes = memory_bytes);
+    bench.card.limit(memory_bytes)?;
     let before = bench.session.cache().models();
     let outcome = run(&bench, model, &case, working_bytes, true);
     let what = || format!("{} {case} on {}", place(subject), Bytes(memory_bytes));

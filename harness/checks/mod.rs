@@ -1,17 +1,21 @@
 //! What is checked of a family on a device. Each check says what holds, or the first thing that does not.
 
+mod beside_built_in;
 mod calibration;
 mod capacity;
 mod claim;
 pub mod invariants;
 mod left_out;
+mod out_of_memory;
 mod perturbed;
 mod pipeline;
 mod plan;
 mod reconcile;
 mod recorded;
+mod same_counters;
 mod scenario;
 mod scripted;
+mod warm_server;
 
 use headroom_base::{Bytes, Case, Estimate, Verdict};
 use headroom_calibration::CaseToPlan;
@@ -20,19 +24,23 @@ use headroom_family::Model;
 use headroom_reports::{AttemptRecord, DeviceRecord, FamilySummary, WindowRecord};
 use headroom_runners::StepError;
 
-use crate::bench::{Bench, CalibrationError, Ground, MEASURING_ALLOWANCE_BYTES, Subject};
+use crate::bench::{Bench, BenchError, CalibrationError, Ground, MEASURING_ALLOWANCE_BYTES, Subject};
 use crate::pricing::price_case;
 
 pub use calibration::calibration;
 pub use capacity::capacity;
 pub use claim::Claim;
+pub use out_of_memory::out_of_memory;
 pub use perturbed::perturbed;
 pub use pipeline::pipeline;
 pub use plan::plan;
 pub use reconcile::reconcile;
 pub use recorded::{RECORDED_DEVICE, recorded, windows_of};
+pub use same_counters::same_counters;
 pub use scenario::scenario;
 pub use scripted::scripted;
+pub(crate) use warm_server::is_decode;
+pub use warm_server::warm_server;
 
 /// What a check saw, for the report.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +94,9 @@ pub enum CheckError {
     /// The cache refused something.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// A card could not be made what the check wants.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
 }
 
 impl CheckError {
@@ -124,7 +135,7 @@ pub(crate) fn verdict(
     ground: Ground<'_>,
 ) -> Verdict {
     let subject = &bench.subject;
-    let terms = subject.capacity_terms(bench.card.settings().total_bytes, subject.locked_weights_bytes(model));
+    let terms = subject.capacity_terms(bench.card.total_bytes(), subject.locked_weights_bytes(model));
     let capacity = headroom_base::Capacity::new(terms);
     let Some((to_plan, _)) = built_in_price(subject, model, case, ground, bench.floor_bytes) else {
         return Verdict::Fits;
@@ -137,7 +148,7 @@ pub(crate) fn verdict(
 
 /// `12gib native`, for messages.
 pub(crate) fn place(subject: &Subject<'_>) -> String {
-    format!("{} {}", subject.device.name, subject.allocator)
+    format!("{} {}", subject.place.name(), subject.allocator)
 }
 
 /// `X reserved, Y needed`, for messages.

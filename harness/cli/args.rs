@@ -89,7 +89,8 @@ pub struct RunArgs {
     /// Families to run; all of them if none is named.
     #[arg(long = "family", value_name = "NAME")]
     pub family: Vec<String>,
-    /// Simulated devices to run on (by name, such as `12GiB`); the families' own if none is named.
+    /// Devices to run on: `gpu`, or simulated ones by name, such as `12GiB`. Without it every attached GPU is used, and the
+    /// families' own simulated devices.
     #[arg(long = "device", value_name = "NAME")]
     pub device: Vec<String>,
     /// Where the report goes.
@@ -115,7 +116,7 @@ pub struct PlanArgs {
     /// The family.
     #[arg(long, value_name = "NAME")]
     pub family: String,
-    /// The device, by name.
+    /// The device: `gpu`, or a simulated one by name, such as `12GiB`.
     #[arg(long, value_name = "NAME")]
     pub device: String,
     /// The allocator.
@@ -302,6 +303,12 @@ pub struct MutantsArgs {
     /// Only these mutants.
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
+    /// Grade by the checks of families on an attached GPU, `gpu`: those mutants that the checks there pass.
+    #[arg(long, value_name = "NAME", requires = "family")]
+    pub device: Option<String>,
+    /// The families whose checks grade on the GPU.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "device")]
+    pub family: Vec<String>,
     /// Where the report with the kill matrix goes.
     #[arg(long, value_name = "DIR", default_value = "target/headroom-mutants")]
     pub output: PathBuf,

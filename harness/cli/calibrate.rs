@@ -13,16 +13,13 @@ use serde::Serialize;
 use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
-use super::plan::device_named;
+use super::place::OnCard;
 use super::terminal::Terminal;
 use crate::bench::{
     Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into as measure, lines_of, not_fitting,
 };
 use crate::catalogue::Catalogue;
 use crate::pricing::estimator_versions;
-
-/// A simulated device is measured by its own exact figures.
-const SIMULATED: Platform = Platform { supported: true, generation_devices: 1, method_verified: true };
 
 /// What a model's calibration came to.
 #[derive(Serialize)]
@@ -51,8 +48,8 @@ struct Answer<'a> {
 /// For names that are not known, a run that fails, and a store that cannot be used or written.
 pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let family = catalogue.family(&args.family)?;
-    let device = device_named(family, &args.device)?;
-    let subject = Subject { family, device: &device, allocator: args.allocator };
+    let card = OnCard::named(family, &args.device, &format!("a calibration of {}", family.name))?;
+    let subject = Subject { family, place: card.place(), allocator: args.allocator };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
     let mut models = Vec::new();
@@ -64,11 +61,15 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
         let begun = journal.begun(model)?;
         let calibration = measure(&bench, measured, begun, ground, &mut journal)?;
         journal.progress.finish();
-        let answer = answer(&model.key, &calibration, ground.built_ins);
+        // A simulated card's figures are exact; of an attached one it is said whether a person saw its reader agree.
+        let method_verified = bench.session.cache().device().reader_verified();
+        let platform = Platform { supported: true, generation_devices: 1, method_verified };
+        let answer = answer(&model.key, &calibration, platform, ground.built_ins);
         models.push(answer);
     }
     let stored = args.store.as_ref().map(|folder| Store::open(folder).path(&subject.class()).display().to_string());
-    let answer = Answer { family: &family.name, device: &device.name, allocator: args.allocator, models, stored };
+    let answer =
+        Answer { family: &family.name, device: subject.place.name(), allocator: args.allocator, models, stored };
     if args.json {
         terminal.json(&answer)?
     } else {
@@ -88,10 +89,10 @@ impl Kept<'_, '_, '_> {
     /// The attempt's name, which no earlier one has, and what is known when it begins. An attempt that an earlier
     /// process left running has broken off.
     fn begun(&self, model: &Model) -> Result<(AttemptId, Record), CliError> {
-        let Subject { family, device, allocator } = self.subject;
+        let Subject { family, place, allocator } = self.subject;
         let class = self.subject.class();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let base = format!("{}-{}-{}-{allocator}-{now}", family.name, model.key, device.name);
+        let base = format!("{}-{}-{}-{allocator}-{now}", family.name, model.key, place.name());
         let record = match &self.store {
             None => Record::empty(class),
             Some(store) => store.update(&class, |record| {
@@ -120,14 +121,14 @@ impl Journal for Kept<'_, '_, '_> {
     }
 }
 
-fn answer(model: &str, calibration: &Calibration, built_ins: &BuiltIns) -> ModelAnswer {
+fn answer(model: &str, calibration: &Calibration, platform: Platform, built_ins: &BuiltIns) -> ModelAnswer {
     let mut lines: Vec<&LineKey> = Vec::new();
     for window in &calibration.windows {
         if !lines.contains(&&window.line) {
             lines.push(&window.line);
         }
     }
-    let summary = |line: &LineKey| summarize_line(&calibration.knowledge, line, model, SIMULATED, built_ins);
+    let summary = |line: &LineKey| summarize_line(&calibration.knowledge, line, model, platform, built_ins);
     ModelAnswer {
         model: model.to_owned(),
         attempt_id: calibration.attempt.id.clone(),

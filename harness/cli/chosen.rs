@@ -74,7 +74,7 @@ impl<'a> Chosen<'a> {
             Err(error @ (Unsupported::Extent { .. } | Unsupported::Tiling { .. })) => {
                 Err(CliError::Value(error.to_string()))
             }
-            Err(Unsupported::Operation { .. }) | Ok(_) => Ok(()),
+            Err(Unsupported::Operation { .. } | Unsupported::Parameter { .. }) | Ok(_) => Ok(()),
         }
     }
 

@@ -14,6 +14,7 @@ mod measure;
 mod merge;
 mod mutants;
 mod options;
+mod place;
 mod plan;
 mod program;
 mod replay;

@@ -28,13 +28,14 @@ pub(super) fn mutants(
     families: Option<&Path>,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
-    use crate::mutants::{GradingError, grade};
+    use crate::mutants::{GradingError, grade, grade_on};
 
     let world = std::sync::Arc::new(crate::world::World::load(families)?);
     let folder = headroom_reports::OutputFolder::open(&args.output)?;
     let mut graded = 0;
     let mut remarks = Vec::new();
-    let outcome = grade(&world, &args.names, &mut |grade, of| {
+    let graded_on = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
+    let on_graded = &mut |grade: &headroom_reports::MutantGrade, of: usize| {
         graded += 1;
         if terminal.is_interactive() {
             terminal.remark(format!("{graded}/{of} {}", grade.name));
@@ -42,7 +43,14 @@ pub(super) fn mutants(
         if grade.killed_by.is_empty() {
             remarks.push(survivor(grade));
         }
-    });
+    };
+    let outcome = match &graded_on {
+        Some((families, turn)) => {
+            let card = turn.open().ok_or_else(|| CliError::Unavailable("the GPU is not open".to_owned()))?;
+            grade_on(&world, (families, card), &args.names, on_graded)
+        }
+        None => grade(&world, &args.names, on_graded),
+    };
     let report = match outcome {
         Ok(report) => report,
         Err(error @ GradingError::UnknownName { .. }) => return Err(CliError::Value(error.to_string())),
@@ -63,6 +71,26 @@ pub(super) fn mutants(
     terminal.line(format!("\nReport: {names}"))?;
     terminal.line(verdict)?;
     Ok(if survived { Exit::CheckFailed } else { Exit::Success })
+}
+
+/// The families of these names, by position, and a turn on the GPU.
+#[cfg(feature = "mutants")]
+fn on_a_gpu(
+    world: &crate::world::World,
+    name: &str,
+    families: &[String],
+) -> Result<(Vec<usize>, crate::gpu::Turn), CliError> {
+    if !super::place::is_gpu(name) {
+        return Err(CliError::Value(format!(
+            "`--device {name}`: wrong decisions are graded on `gpu`, or without --device"
+        )));
+    }
+    let mut found = Vec::new();
+    for family in families {
+        world.catalogue.family(family)?;
+        found.extend(world.catalogue.families().iter().position(|known| known.name == *family));
+    }
+    Ok((found, super::place::turn_on(&world.gpus, name, "the mutation checks")?))
 }
 
 #[cfg(feature = "mutants")]

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
+use super::place::OnCard;
 use super::terminal::Terminal;
 use crate::bench::{Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Subject, cases_to_plan, lines_of};
 use crate::catalogue::{Catalogue, device_of};
@@ -43,7 +44,7 @@ struct CaseOf<'a> {
 #[derive(Serialize)]
 struct Answer<'a> {
     family: &'a str,
-    device: &'a str,
+    device: String,
     allocator: AllocatorKind,
     measuring_allowance_bytes: u64,
     floor_bytes: u64,
@@ -60,8 +61,8 @@ struct Answer<'a> {
 /// For names that are not known, a case that cannot be priced, or when nothing can be printed.
 pub(super) fn plan(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let family = catalogue.family(&args.family)?;
-    let device = device_named(family, &args.device)?;
-    let subject = Subject { family, device: &device, allocator: args.allocator };
+    let card = OnCard::named(family, &args.device, "a plan")?;
+    let subject = Subject { family, place: card.place(), allocator: args.allocator };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
     let mut plans = Vec::new();
@@ -120,7 +121,7 @@ fn plan_of(
 ) -> Result<Plan, CliError> {
     let cases = cases_to_plan(subject, measured, ground)?;
     let terms = PlanTerms {
-        capacity: subject.capacity_terms(subject.device.memory_bytes, subject.locked_weights_bytes(measured.model)),
+        capacity: subject.capacity_terms(subject.place.memory_bytes(), subject.locked_weights_bytes(measured.model)),
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: headroom_base::DEFAULT_DEVICE_WORKING_BYTES,
     };
@@ -145,7 +146,7 @@ fn answer<'a>(subject: &Subject<'a>, plans: &'a [(&'a str, Plan)]) -> Answer<'a>
     });
     Answer {
         family: &subject.family.name,
-        device: &subject.device.name,
+        device: subject.place.name().to_owned(),
         allocator: subject.allocator,
         measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,
         floor_bytes: headroom_base::DEFAULT_DEVICE_WORKING_BYTES,

@@ -5,12 +5,14 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use headroom_base::Bytes;
 use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::RunArgs;
 use super::error::CliError;
 use super::exit::Exit;
+use super::place::is_gpu;
 use super::terminal::Terminal;
 use crate::catalogue::device_of;
 use crate::run::{provenance, run_trials};
@@ -30,7 +32,7 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     let chosen = chosen_trials(args, &world)?;
     let folder = OutputFolder::open(&args.output)?;
     if !args.json {
-        terminal.line("No GPU is driven by this build: running on simulated devices.")?;
+        terminal.line(devices_used(&world, &chosen))?;
     }
     let progress = Progress::new(chosen.len(), terminal.is_interactive());
     let report = run_trials(&chosen, provenance(arguments_of(args)), &|ended, count| progress.told(ended, count));
@@ -46,22 +48,52 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     Ok(if crate::run::holds(&report) { Exit::Success } else { Exit::CheckFailed })
 }
 
+/// Which devices these trials run on, in a sentence.
+fn devices_used(world: &World, chosen: &[Trial]) -> String {
+    let mut cards: Vec<&str> = Vec::new();
+    for card in chosen.iter().filter_map(Trial::card) {
+        if !cards.contains(&card.name()) {
+            cards.push(card.name());
+        }
+    }
+    let simulated = chosen.iter().any(|trial| trial.card().is_none() && trial.ignored_because().is_none());
+    let beside = if simulated { ", and on simulated devices" } else { "" };
+    let of_cards = world.gpus.cards().iter().filter(|card| cards.contains(&card.name())).map(|card| {
+        let facts = card.facts();
+        format!("{} ({}, {}, driver {})", card.name(), facts.model, Bytes(facts.total_bytes), facts.driver)
+    });
+    match (of_cards.collect::<Vec<_>>(), world.gpus.none_because()) {
+        (used, _) if !used.is_empty() => format!("Running on {}{beside}.", used.join(" and ")),
+        (_, Some(reason)) => format!("Running on simulated devices; no GPU: {reason}."),
+        (_, None) => "Running on simulated devices; the GPUs were not chosen.".to_owned(),
+    }
+}
+
+/// Whether a trial is on the device of this name. `gpu` is every attached card, or the trials that ignore that there is
+/// none.
+fn is_on(trial: &Trial, name: &str) -> bool {
+    let any_gpu = name.eq_ignore_ascii_case("gpu") && trial.card().is_some();
+    any_gpu || trial.device().eq_ignore_ascii_case(name)
+}
+
 fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliError> {
     for name in &args.family {
         world.catalogue.family(name)?;
     }
     let wanted = |family: &str| args.family.is_empty() || args.family.iter().any(|name| name == family);
     let every = trials(world);
+    if let (Some(name), Some(reason)) = (args.device.iter().find(|name| is_gpu(name)), world.gpus.none_because()) {
+        return Err(CliError::Unavailable(format!("`--device {name}`: no GPU to run on: {reason}")));
+    }
     for name in &args.device {
-        let known = |trial: &Trial| wanted(&trial.family().name) && trial.device().eq_ignore_ascii_case(name);
+        let known = |trial: &Trial| wanted(&trial.family().name) && is_on(trial, name);
         let first = world.catalogue.families().iter().find(|family| wanted(&family.name));
         if let (false, Some(family)) = (every.iter().any(known), first) {
             device_of(family, name)?;
         }
     }
-    let here =
-        |device: &str| args.device.is_empty() || args.device.iter().any(|name| name.eq_ignore_ascii_case(device));
-    let all = every.into_iter().filter(|trial| wanted(&trial.family().name) && here(trial.device()));
+    let here = |trial: &Trial| args.device.is_empty() || args.device.iter().any(|name| is_on(trial, name));
+    let all = every.into_iter().filter(|trial| wanted(&trial.family().name) && here(trial));
     let shard = Shard::from_environment().map_err(|error| CliError::Value(error.to_string()))?;
     let chosen = shard.share(all.collect());
     if chosen.is_empty() {

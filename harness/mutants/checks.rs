@@ -8,13 +8,18 @@ use std::time::Duration;
 use headroom_base::AllocatorKind;
 use headroom_family::Family;
 
-use crate::bench::Subject;
+use crate::bench::{BenchError, Subject};
 use crate::checks::invariants::{EVERYWHERE, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Claim, Evidence};
+use crate::gpu::OpenGpu;
+use crate::trials::{ON_EACH_DEVICE, on_a_gpu};
 use crate::world::World;
 
 /// Longer than any of these checks takes on a slow machine, many times over.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The same on an attached card, where operations are executed.
+const LIMIT_ON_A_GPU: Duration = Duration::from_secs(300);
 
 /// The families whose models the invariants are looked at with: one small model, and one whose reservation is for the
 /// most part known exactly, so that a margin in the wrong place shows.
@@ -29,6 +34,7 @@ pub struct GradingCheck {
     /// Its name in the matrix.
     pub name: String,
     run: Run,
+    limit: Duration,
 }
 
 impl std::fmt::Debug for GradingCheck {
@@ -46,13 +52,19 @@ pub enum Ended {
     Broken(Claim, String),
     /// It failed without naming a claim, or panicked.
     Otherwise(String),
+    /// It cannot be looked at on an attached card.
+    NotHere,
     /// It did not end in time. It may still be running.
     TimedOut,
 }
 
 impl GradingCheck {
     fn new(name: String, run: impl Fn(&World) -> Result<Evidence, CheckError> + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run) }
+        Self { name, run: Arc::new(run), limit: LIMIT }
+    }
+
+    fn on_a_gpu(self) -> Self {
+        Self { limit: LIMIT_ON_A_GPU, ..self }
     }
 
     /// Runs it in a thread of its own, within a time limit.
@@ -63,10 +75,11 @@ impl GradingCheck {
             // The receiver is gone after the time limit; then nobody wants the answer.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(|| run(&world))));
         });
-        match receiver.recv_timeout(LIMIT) {
+        match receiver.recv_timeout(self.limit) {
             Ok(Ok(Ok(evidence))) if evidence.seen > 0 => Ended::Green,
             Ok(Ok(Ok(_))) => Ended::Otherwise("it saw nothing".to_owned()),
             Ok(Ok(Err(CheckError::Broken { claim, text }))) => Ended::Broken(claim, text),
+            Ok(Ok(Err(CheckError::Bench(BenchError::NotOnAnAttachedCard)))) => Ended::NotHere,
             Ok(Ok(Err(error))) => Ended::Otherwise(error.to_string()),
             Ok(Err(_)) => Ended::Otherwise("it panicked".to_owned()),
             Err(_) => Ended::TimedOut,
@@ -112,23 +125,51 @@ fn invariants(family: usize, value: &Family, found: &mut Vec<GradingCheck>) {
     }
 }
 
-/// A check of a family on a simulated device.
-type Simulated = fn(&Subject<'_>, crate::bench::Ground<'_>) -> Result<Evidence, CheckError>;
-
 /// The checks that every family has on every device, here on its smallest.
-const OF_A_DEVICE: [(&str, Simulated); 4] = [
-    ("plan", checks::plan),
-    ("pipeline", checks::pipeline),
-    ("calibration", checks::calibration),
-    ("reconcile", checks::reconcile),
-];
-
 fn of_the_family(family: usize, value: &Family, found: &mut Vec<GradingCheck>) {
-    for (check, run) in OF_A_DEVICE {
-        let name = format!("{}::{check}", value.name);
-        let run = move |world: &World| on_the_smallest(world, family, |subject| run(subject, world.ground()));
+    for check in ON_EACH_DEVICE {
+        let name = format!("{}::{}", value.name, check.name);
+        let run = move |world: &World| on_the_smallest(world, family, |subject| (check.run)(subject, world.ground()));
         found.push(GradingCheck::new(name, run));
     }
+}
+
+/// The checks of these families on an attached card, under the native allocator: the trials of a GPU, and the invariants
+/// on a stage of the family's models.
+pub fn grading_checks_on(world: &World, families: &[usize], card: &Arc<OpenGpu>) -> Vec<GradingCheck> {
+    let mut found = Vec::new();
+    for &family in families {
+        let value = &world.catalogue.families()[family];
+        let place = card.name();
+        for area in OF_A_FAMILY {
+            for invariant in area.invariants {
+                let (name, card) =
+                    (format!("{}::{place}::{}/{}", value.name, area.name, invariant.name), Arc::clone(card));
+                let run = move |world: &World| {
+                    on_the_card(world, family, &card, |subject| invariant.check(subject, world.ground()))
+                };
+                found.push(GradingCheck::new(name, run).on_a_gpu());
+            }
+        }
+        for check in on_a_gpu(value) {
+            let (name, card) = (format!("{}::{place}::{}", value.name, check.name), Arc::clone(card));
+            let run =
+                move |world: &World| on_the_card(world, family, &card, |subject| (check.run)(subject, world.ground()));
+            found.push(GradingCheck::new(name, run).on_a_gpu());
+        }
+    }
+    found
+}
+
+/// Runs a check of a family on an attached card under the native allocator.
+fn on_the_card(
+    world: &World,
+    family: usize,
+    card: &OpenGpu,
+    check: impl FnOnce(&Subject<'_>) -> Result<Evidence, CheckError>,
+) -> Result<Evidence, CheckError> {
+    let family = &world.catalogue.families()[family];
+    check(&Subject { family, place: card.into(), allocator: AllocatorKind::Native })
 }
 
 /// Runs a check of a family on its smallest device under the native allocator.
@@ -140,5 +181,5 @@ fn on_the_smallest(
     let family = &world.catalogue.families()[family];
     let smallest = family.devices.iter().min_by_key(|device| device.memory_bytes);
     let device = smallest.ok_or_else(|| CheckError::violated("the family has no device"))?;
-    check(&Subject { family, device, allocator: AllocatorKind::Native })
+    check(&Subject { family, place: device.into(), allocator: AllocatorKind::Native })
 }

@@ -25,8 +25,9 @@ use headroom_base::mutants::{Point, choose, clear, points, reached};
 use headroom_reports::{MutantGrade, MutantReport};
 
 use crate::checks::Claim;
+use crate::gpu::OpenGpu;
 use crate::world::World;
-pub use checks::{Ended, GradingCheck, grading_checks};
+pub use checks::{Ended, GradingCheck, grading_checks, grading_checks_on};
 
 /// Why nothing could be graded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,13 +103,27 @@ impl Grading {
     /// All of [`GradingError`] but [`GradingError::TimedOut`] and [`GradingError::UnknownName`].
     pub fn prepare(world: &Arc<World>) -> Result<Self, GradingError> {
         let decisions = decisions(points(), reasons::REASONS)?;
-        let checks = grading_checks(world);
-        let mut passed_by = as_things_are(world, &checks)?;
+        let (checks, mut passed_by) = as_things_are(world, grading_checks(world))?;
         let unreached: Vec<&'static str> =
             decisions.keys().filter(|name| !passed_by.contains_key(*name)).copied().collect();
         if !unreached.is_empty() {
             return Err(GradingError::Unreached { names: unreached });
         }
+        let with_checks = |(name, point)| (name, (point, passed_by.remove(name).unwrap_or_default()));
+        let decisions = decisions.into_iter().map(with_checks).collect();
+        Ok(Self { world: Arc::clone(world), checks, decisions })
+    }
+
+    /// The same with the checks of these families, by position, on an attached card. Only the decisions that they pass
+    /// are graded.
+    ///
+    /// # Errors
+    /// All of [`GradingError`] but [`GradingError::TimedOut`], [`GradingError::UnknownName`] and
+    /// [`GradingError::Unreached`].
+    pub fn prepare_on(world: &Arc<World>, families: &[usize], card: &Arc<OpenGpu>) -> Result<Self, GradingError> {
+        let mut decisions = decisions(points(), reasons::REASONS)?;
+        let (checks, mut passed_by) = as_things_are(world, grading_checks_on(world, families, card))?;
+        decisions.retain(|name, _| passed_by.contains_key(name));
         let with_checks = |(name, point)| (name, (point, passed_by.remove(name).unwrap_or_default()));
         let decisions = decisions.into_iter().map(with_checks).collect();
         Ok(Self { world: Arc::clone(world), checks, decisions })
@@ -147,16 +162,33 @@ pub type OnGraded<'a> = &'a mut dyn FnMut(&MutantGrade, usize);
 /// # Errors
 /// As [`GradingError`] says. A survivor is a result, not an error.
 pub fn grade(world: &Arc<World>, only: &[String], on_graded: OnGraded<'_>) -> Result<MutantReport, GradingError> {
+    quietly(|| grade_all(&Grading::prepare(world)?, only, on_graded))
+}
+
+/// Grades the wrong decisions that the checks of these families, by position, pass on an attached card, or those of
+/// these names.
+///
+/// # Errors
+/// As [`GradingError`] says. A survivor is a result, not an error.
+pub fn grade_on(
+    world: &Arc<World>,
+    (families, card): (&[usize], &Arc<OpenGpu>),
+    only: &[String],
+    on_graded: OnGraded<'_>,
+) -> Result<MutantReport, GradingError> {
+    quietly(|| grade_all(&Grading::prepare_on(world, families, card)?, only, on_graded))
+}
+
+fn quietly<T>(grade: impl FnOnce() -> T) -> T {
     // What panics under a wrong decision has nothing to say to whoever reads the matrix.
     let hook = take_hook();
     set_hook(Box::new(|_| {}));
-    let outcome = grade_all(world, only, on_graded);
+    let outcome = grade();
     set_hook(hook);
     outcome
 }
 
-fn grade_all(world: &Arc<World>, only: &[String], on_graded: OnGraded<'_>) -> Result<MutantReport, GradingError> {
-    let grading = Grading::prepare(world)?;
+fn grade_all(grading: &Grading, only: &[String], on_graded: OnGraded<'_>) -> Result<MutantReport, GradingError> {
     let known = |name: &String| grading.decisions.contains_key(name.as_str());
     if let Some(name) = only.iter().find(|name| !known(name)) {
         return Err(GradingError::UnknownName { name: name.clone() });
@@ -201,28 +233,31 @@ fn place(point: &Point) -> String {
     format!("{}:{}", point.file, point.line)
 }
 
-/// Runs every check as things are: which of them, by position, pass each decision.
-fn as_things_are(
-    world: &Arc<World>,
-    checks: &[GradingCheck],
-) -> Result<BTreeMap<&'static str, Vec<usize>>, GradingError> {
+/// Checks, and by decision which of them, by position, pass it.
+type Passed = (Vec<GradingCheck>, BTreeMap<&'static str, Vec<usize>>);
+
+/// Runs every check as things are: those that can be looked at here, and which of them pass each decision.
+fn as_things_are(world: &Arc<World>, checks: Vec<GradingCheck>) -> Result<Passed, GradingError> {
     clear();
+    let mut here = Vec::with_capacity(checks.len());
     let mut passed_by: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
     let mut not_green = Vec::new();
-    for (index, check) in checks.iter().enumerate() {
+    for check in checks {
         let (ended, passed) = reached(|| check.run(world));
         let name = &check.name;
         match ended {
             Ended::Green => {}
+            Ended::NotHere => continue,
             Ended::Broken(claim, text) => not_green.push(format!("{name}: {claim}: {text}")),
             Ended::Otherwise(text) => not_green.push(format!("{name}: {text}")),
             Ended::TimedOut => not_green.push(format!("{name}: it did not end")),
         }
         for name in passed {
-            passed_by.entry(name).or_default().push(index);
+            passed_by.entry(name).or_default().push(here.len());
         }
+        here.push(check);
     }
-    if not_green.is_empty() { Ok(passed_by) } else { Err(GradingError::NotGreen { checks: not_green }) }
+    if not_green.is_empty() { Ok((here, passed_by)) } else { Err(GradingError::NotGreen { checks: not_green }) }
 }
 
 /// Who saw a wrong decision: the checks that found one of its claims broken, and nobody else.
@@ -244,6 +279,7 @@ fn judge<'a>(
             Ended::Green => {}
             Ended::Broken(claim, _) if claims.contains(&claim) => grade.killed_by.push(check.to_owned()),
             Ended::Broken(claim, text) => grade.failed_otherwise.push(format!("{check}: {claim}: {text}")),
+            Ended::NotHere => grade.failed_otherwise.push(format!("{check}: it cannot be looked at here any more")),
             Ended::Otherwise(text) => grade.failed_otherwise.push(format!("{check}: {text}")),
             Ended::TimedOut => return Err(GradingError::TimedOut { name: point.name, check: check.to_owned() }),
         }

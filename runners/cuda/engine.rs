@@ -64,6 +64,11 @@ impl GpuEngine {
         self.each_launch_waited_for = true;
     }
 
+    /// Forgets where libraries work: that memory is about to go. The next run says anew.
+    pub(super) fn forget_workspaces(&mut self) {
+        self.workspaces.clear();
+    }
+
     /// What libraries and kernels made the process grow by on the device, each by name, in bytes.
     pub(super) fn grown(&self) -> Vec<(&'static str, u64)> {
         self.grown.iter().map(|(name, bytes)| (*name, *bytes)).collect()

@@ -11,7 +11,7 @@ use headroom_family::Architecture;
 
 use crate::programs::computation::{Given, Source};
 use crate::programs::{self, Computation, Program, Step};
-use crate::runner::{Inputs, RunError, Runner, Work};
+use crate::runner::{Inputs, RunError, Runner, Work, release_all};
 
 use super::engine::GpuEngine;
 use super::error::CudaError;
@@ -123,6 +123,20 @@ impl CudaRunner {
         let mut state = self.bound()?;
         let ready = state.ready(work)?;
         state.execute(device, &ready.prepared, work, observe, |_, _| Ok(()))
+    }
+
+    /// Gives back what libraries keep on a device that is about to go, and forgets whatever was known of its memory.
+    ///
+    /// # Errors
+    /// When the device says that it does not hold one of them; all are forgotten all the same.
+    pub fn leave(&self, device: &Device) -> Result<(), RunError> {
+        let mut state = self.bound()?;
+        let (gone, kept): (Persistent, Persistent) =
+            std::mem::take(&mut state.persistent).into_iter().partition(|((id, _), _)| id == device.id());
+        state.persistent = kept;
+        state.filled.clear();
+        state.engine.forget_workspaces();
+        release_all(device, gone.into_values())
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -23,7 +23,7 @@ impl<'a> Stage<'a> {
 
     /// What a plan on this bench is made for.
     pub(super) fn plan_terms(&self, bench: &Bench<'_>) -> PlanTerms {
-        let total_bytes = bench.card.settings().total_bytes;
+        let total_bytes = bench.card.total_bytes();
         PlanTerms {
             capacity: self.subject.capacity_terms(total_bytes, self.subject.locked_weights_bytes(self.model)),
             measuring_allowance_bytes: MEASURING_ALLOWANCE_BYTES,

@@ -10,7 +10,7 @@ use headroom_calibration::{AttemptError, Context, Record, Uncounted, count};
 use headroom_device::cache::ModelKey;
 
 use super::attempt::{UnderWay, keep};
-use super::stage::{Stage, leave_free, neighbour};
+use super::stage::{Stage, neighbour};
 use crate::bench::Setup;
 use crate::checks::{CheckError, Claim};
 
@@ -194,7 +194,7 @@ fn a_window_of_a_partly_resident_model_never_counts(stage: &Stage<'_>) -> Result
     let (mut finished, mut windows) = attempt.running.finish(1).map_err(|(_, error)| failed_attempt(error))?;
     // One more run, of a model that may be loaded in part, on a card with too little room for all of it.
     cache.offload_unlocked()?;
-    leave_free(&bench.card, bench.floor_bytes + 200 * MIB);
+    bench.card.leave_free(bench.floor_bytes + 200 * MIB)?;
     let scope = headroom_device::Scope::new(0);
     let entered = scope.enter();
     let locked = cache.lock(&ModelKey::from("pieces"), Some(bench.floor_bytes))?;

@@ -7,7 +7,7 @@ use headroom_base::MIB;
 use headroom_device::cache::{Move, TOLERANCE_BYTES};
 use headroom_runners::{StepReport, StepRequest};
 
-use super::stage::{PAGE_BYTES, Stage, leave_free, neighbour};
+use super::stage::{PAGE_BYTES, Stage, neighbour};
 use crate::bench::{Bench, MEASURING_ALLOWANCE_BYTES, Setup};
 use crate::checks::{CheckError, Claim};
 
@@ -54,7 +54,7 @@ fn a_measured_lock_moves_every_other_model_off_whole(stage: &Stage<'_>) -> Resul
     let bench = crowded(stage)?;
     // Room for half of the small neighbour beside what is to be measured: the ordinary rule would split it.
     let working = stage.smallest().need_bytes.max(bench.floor_bytes);
-    leave_free(&bench.card, working + MEASURING_ALLOWANCE_BYTES - 100 * MIB);
+    bench.card.leave_free(working + MEASURING_ALLOWANCE_BYTES - 100 * MIB)?;
     let scope = headroom_device::Scope::new(MEASURING_ALLOWANCE_BYTES);
     let report = bench.session.measure(&scope, &request(stage, working))?;
     let left = [resident_mib(&bench, "small"), resident_mib(&bench, "large")];
@@ -74,7 +74,7 @@ fn an_ordinary_lock_with_room_to_spare_moves_nothing(stage: &Stage<'_>) -> Resul
 fn short_of(stage: &Stage<'_>, short_mib: u64) -> Result<Vec<Move>, CheckError> {
     let bench = crowded(stage)?;
     let working = stage.smallest().need_bytes.max(bench.floor_bytes);
-    leave_free(&bench.card, working - short_mib * MIB);
+    bench.card.leave_free(working - short_mib * MIB)?;
     Ok(ordinary(stage, &bench, working)?.lock.moves)
 }
 
@@ -94,12 +94,12 @@ fn a_resident_model_still_gets_its_working_memory(stage: &Stage<'_>) -> Result<(
     let bench = crowd(
         stage,
         stage.bench_with(Setup::default(), move |scene| {
-            finds.store(scene.card.free_bytes(), Ordering::SeqCst);
+            finds.store(scene.card.free_bytes().map_err(super::failed)?, Ordering::SeqCst);
             Ok(())
         })?,
     )?;
     let working = stage.smallest().need_bytes.max(bench.floor_bytes);
-    leave_free(&bench.card, working - 100 * MIB);
+    bench.card.leave_free(working - 100 * MIB)?;
     let report = ordinary(stage, &bench, working)?;
     Claim::ResidentModelStillGetsItsWorkingMemory.equal("loaded by the lock", report.lock.loaded_bytes, 0)?;
     let free = found.load(Ordering::SeqCst);
@@ -112,7 +112,7 @@ fn a_model_whose_lock_failed_can_be_moved_off_again(stage: &Stage<'_>) -> Result
     let bench = stage.bench()?;
     let cache = bench.session.cache();
     cache.add(neighbour("whole", 2_000).whole())?;
-    leave_free(&bench.card, 1_000 * MIB);
+    bench.card.leave_free(1_000 * MIB)?;
     let failed = cache.lock(&"whole".into(), Some(0)).is_err_and(|error| error.is_out_of_memory());
     Claim::FailureLeavesTheCacheAsItWas.holds(failed, || "a model was locked that has no room".to_owned())?;
     let locks = cache.model(&"whole".into()).map_or(0, |model| model.locks);
@@ -124,7 +124,7 @@ fn a_shortfall_of_a_mebibyte_counts_as_fitting_and_a_page_does_not(stage: &Stage
         let bench = stage.bench()?;
         let cache = bench.session.cache();
         cache.add(neighbour("pieces", 200))?;
-        leave_free(&bench.card, bench.floor_bytes + 200 * MIB - short_bytes);
+        bench.card.leave_free(bench.floor_bytes + 200 * MIB - short_bytes)?;
         let locked = cache.lock(&"pieces".into(), None)?;
         let missing = locked.report().missing_bytes / MIB;
         locked.unlock();

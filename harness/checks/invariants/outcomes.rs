@@ -10,7 +10,7 @@ use headroom_device::probe::{Hook, HookError, HookPoint};
 use headroom_runners::{RunError, StepError, StepRequest};
 use tracing::field::{Field, Visit};
 
-use super::stage::{Scene, Stage, leave_free, neighbour};
+use super::stage::{Scene, Stage, neighbour};
 use super::windows::{request, window};
 use crate::bench::{Bench, MEASURING_ALLOWANCE_BYTES, Setup};
 use crate::checks::{CheckError, Claim};
@@ -33,7 +33,7 @@ fn is_invalid_for(claim: Claim, found: &Validity, right: fn(&InvalidReason) -> b
 
 /// Two tensors, one after the other, on a card that holds only one of them.
 fn two_on_a_card_for_one(scene: &Scene<'_>) -> Result<(), RunError> {
-    scene.leave_free(1_500 * MIB);
+    scene.leave_free(1_500 * MIB)?;
     scene.take(1_000 * MIB)?;
     scene.take(1_200 * MIB)
 }
@@ -50,7 +50,7 @@ fn memory_that_stays_in_the_host_makes_a_window_invalid(stage: &Stage<'_>) -> Re
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
     let bench = stage.bench_with(Setup { card: Some(spills), ..Setup::default() }, move |scene| {
-        scene.leave_free(1_000 * MIB);
+        scene.leave_free(1_000 * MIB)?;
         let held = scene.hold(1_100 * MIB)?;
         keep.lock().map_err(super::failed)?.push(held);
         Ok(())
@@ -72,14 +72,14 @@ fn failing(stage: &Stage<'_>, bench: &Bench<'_>) -> Result<Measurement, CheckErr
 
 fn a_run_out_of_memory_makes_its_window_invalid_for_that_reason(stage: &Stage<'_>) -> Result<(), CheckError> {
     let bench = stage.bench_with(Setup::default(), |scene| {
-        scene.leave_free(500 * MIB);
+        scene.leave_free(500 * MIB)?;
         scene.take(1_000 * MIB)
     })?;
     let measured = failing(stage, &bench)?;
     is_invalid_for(Claim::OutOfMemoryIsSeen, &measured.validity, |reason| *reason == InvalidReason::OutOfMemory)?;
     // An operation may catch it and go on with less: what it then needed is not what it needs.
     let bench = stage.bench_with(Setup::default(), |scene| {
-        scene.leave_free(500 * MIB);
+        scene.leave_free(500 * MIB)?;
         // Refused on purpose.
         drop(scene.take(1_000 * MIB));
         scene.take(100 * MIB)
@@ -153,7 +153,7 @@ fn a_window_says_what_of_its_model_was_missing(stage: &Stage<'_>) -> Result<(), 
     let bench = stage.bench_with(Setup { floor_bytes: Some(0), ..Setup::default() }, |_| Ok(()))?;
     let cache = bench.session.cache();
     cache.add(neighbour("pieces", 400))?;
-    leave_free(&bench.card, 700 * MIB);
+    bench.card.leave_free(700 * MIB)?;
     let entered = Scope::new(0).enter();
     let locked = cache.lock(&ModelKey::from("pieces"), Some(500 * MIB))?;
     drop(entered);
@@ -214,7 +214,7 @@ fn too_little_memory_is_said_once_and_in_full(stage: &Stage<'_>) -> Result<(), C
     let asked = 100 * MIB;
     let step = StepRequest { working_bytes: Some(asked), ..request(stage) };
     bench.session.run(&step)?;
-    leave_free(&bench.card, bench.floor_bytes / 2);
+    bench.card.leave_free(bench.floor_bytes / 2)?;
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), || (0..10).try_for_each(|_| bench.session.run(&step).map(drop)))?;
     beside.unlock();

@@ -30,8 +30,8 @@ fn tight<'a>(stage: &Stage<'a>, setup: Setup) -> Result<Bench<'a>, CheckError> {
     };
     let estimate = knowledge.price(&stage.key, &costs, stage.ground().built_ins, 0);
     let asked = estimate.reservation_bytes + MEASURING_ALLOWANCE_BYTES;
-    let device = stage.subject.device;
-    let taken = device.context_bytes + device.outside_bytes + weights_bytes(stage.model) + asked;
+    let place = stage.subject.place;
+    let taken = place.context_bytes() + place.outside_bytes() + weights_bytes(stage.model) + asked;
     let memory_bytes = Some(taken.next_multiple_of(PAGE_BYTES));
     let floor_bytes = Some(0);
     stage.bench_with(Setup { memory_bytes, floor_bytes, ..setup }, |scene| scene.take(scene.need_bytes))
@@ -77,10 +77,10 @@ fn run_planned(stage: &Stage<'_>, bench: &Bench<'_>, plan: &Plan) -> Result<(), 
 
 fn a_plan_leaves_room_for_others_to_grow(stage: &Stage<'_>) -> Result<(), CheckError> {
     let bench = tight(stage, Setup::default())?;
-    let floor = stage.subject.device.outside_bytes + LEFT_TO_OTHERS;
+    let floor = stage.subject.place.outside_bytes() + LEFT_TO_OTHERS;
     let outside_floor = |terms| CapacityTerms { outside_floor_bytes: floor, ..terms };
     let plan = planned(stage, &bench, &stage.record(), outside_floor)?;
-    bench.card.set_others_bytes(floor);
+    bench.card.simulated()?.set_others_bytes(floor);
     run_planned(stage, &bench, &plan)
 }
 
@@ -96,7 +96,7 @@ fn a_plan_leaves_room_for_what_the_driver_keeps(stage: &Stage<'_>) -> Result<(),
     device.free(held).map_err(|error| failed(&error))?;
     device.empty_cache().map_err(|error| failed(&error))?;
     let mut record = stage.record();
-    record.note_retained(bench.card.retained_bytes());
+    record.note_retained(bench.card.simulated()?.retained_bytes());
     let unknown = |terms| CapacityTerms { retained_bytes: Reading::Unknown, ..terms };
     let plan = planned(stage, &bench, &record, unknown)?;
     run_planned(stage, &bench, &plan)
@@ -105,15 +105,15 @@ fn a_plan_leaves_room_for_what_the_driver_keeps(stage: &Stage<'_>) -> Result<(),
 /// On a card that lacks one page for its largest size, that size is not planned: its model would have to give way.
 fn a_planned_size_never_costs_its_model_the_card(stage: &Stage<'_>) -> Result<(), CheckError> {
     let bench = tight(stage, Setup::default())?;
-    bench.card.change(|settings| settings.total_bytes -= 2 * PAGE_BYTES);
+    bench.card.simulated()?.change(|settings| settings.total_bytes -= 2 * PAGE_BYTES);
     let plan = planned(stage, &bench, &stage.record(), |terms| terms)?;
     run_planned(stage, &bench, &plan)
 }
 
 /// A card with a gibibyte beside the weights, of which it keeps three free whatever an estimate says.
 fn a_plan_keeps_the_cards_own_working_memory_free(stage: &Stage<'_>) -> Result<(), CheckError> {
-    let device = stage.subject.device;
-    let taken = device.context_bytes + device.outside_bytes + weights_bytes(stage.model);
+    let place = stage.subject.place;
+    let taken = place.context_bytes() + place.outside_bytes() + weights_bytes(stage.model);
     let beside = stage.smallest().need_bytes * 2 + MEASURING_ALLOWANCE_BYTES;
     let memory_bytes = Some((taken + beside.min(DEFAULT_DEVICE_WORKING_BYTES - MIB)).next_multiple_of(PAGE_BYTES));
     let setup = Setup { memory_bytes, ..Setup::default() };

@@ -7,20 +7,17 @@ use std::sync::{Arc, OnceLock};
 use headroom_base::{AllocatorKind, Case, GIB, LineKey, MIB, Window};
 use headroom_calibration::{BuiltIns, Coefficients, Shipped, ShippedLine, UnitRange};
 use headroom_device::cache::{Cache, ModelKey, ModelSpec, PieceSpec};
-use headroom_device::driver::SimulatedCard;
 use headroom_device::{Device, Holding};
 use headroom_family::{CalibrationLine, Model};
 use headroom_runners::{Inputs, RunError, Runner, SIMULATED_FRAMEWORK, Work};
 
-use crate::bench::{Bench, Ground, Setup, Subject, lines_of};
+pub(super) use crate::bench::PAGE_BYTES;
+use crate::bench::{Bench, Card, Ground, Setup, Subject, lines_of};
 use crate::checks::CheckError;
 use crate::pricing::price_without_prediction;
 
 /// More memory than any family asks for: what is to be short is made short by whoever looks at it.
 const AMPLE_BYTES: u64 = 1024 * GIB;
-
-/// The unit of what a simulated driver lends.
-pub(super) const PAGE_BYTES: u64 = 2 * MIB;
 
 /// What the shipped line asks, in hundredths of what is scripted.
 const SHIPPED_PERCENT: u64 = 125;
@@ -163,7 +160,7 @@ fn shipped_line(subject: &Subject<'_>, key: &LineKey, sizes: &[Size]) -> Option<
 pub(super) struct Scene<'s> {
     pub(super) device: &'s Device,
     pub(super) cache: &'s Cache,
-    pub(super) card: &'s SimulatedCard,
+    pub(super) card: &'s Card,
     /// What the stage says that this case needs.
     pub(super) need_bytes: u64,
     /// Operations that ran before this one on the same card.
@@ -188,20 +185,14 @@ impl Scene<'_> {
     }
 
     /// Leaves the driver this much beside what is held, as a process that grows would.
-    pub(super) fn leave_free(&self, bytes: u64) {
-        leave_free(self.card, bytes);
+    pub(super) fn leave_free(&self, bytes: u64) -> Result<(), RunError> {
+        self.card.leave_free(bytes).map_err(super::failed)
     }
 
     /// Locks a model in another thread, which works for no scope, and unlocks it again.
     pub(super) fn foreign_lock(&self, key: &str) -> Result<(), RunError> {
         foreign_lock(self.cache, key).map_err(|error| RunError::Failed { message: error.to_string() })
     }
-}
-
-/// Leaves the driver of a card this much, whatever it has now.
-pub(super) fn leave_free(card: &SimulatedCard, bytes: u64) {
-    let settings = card.settings();
-    card.set_others_bytes((settings.others_bytes + card.free_bytes()).saturating_sub(bytes));
 }
 
 /// Locks a model in another thread, which works for no scope, and unlocks it again.
@@ -225,7 +216,7 @@ struct Player {
     needs: HashMap<Case, u64>,
     play: Box<Play>,
     runs: AtomicUsize,
-    on: OnceLock<(Cache, SimulatedCard)>,
+    on: OnceLock<(Cache, Card)>,
 }
 
 impl Runner for Player {

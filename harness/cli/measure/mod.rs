@@ -6,7 +6,7 @@ mod source;
 
 use std::time::Duration;
 
-use headroom_base::Bytes;
+use headroom_base::{Bytes, MIB};
 use headroom_device::cuda::{CudaContext, Gpu, gpus};
 use headroom_device::lease::DeviceLease;
 use headroom_device::{Holding, Settings};
@@ -119,11 +119,16 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
         let header = ["from", "manner", ">threads", ">copied", ">GiB/s", ">of plain pinned"];
         terminal.table(&header, &copies.collect::<Vec<_>>())?;
         let pairs = device.cached_pairs.iter().map(|pair| {
-            vec![Bytes(pair.bytes).to_string(), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]
+            vec![block(pair.bytes), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]
         });
         terminal.table(&[">block", ">pairs", ">ns, allocate + free"], &pairs.collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// A block's size; the smallest are too small for the units that sizes are printed in.
+fn block(bytes: u64) -> String {
+    if bytes < MIB { format!("{bytes} B") } else { Bytes(bytes).to_string() }
 }
 
 /// The middle one of several measurements.

@@ -1,0 +1,108 @@
+//! A card of which others have left just too little: the run fails cleanly, and the next one works.
+
+use headroom_base::{Bytes, Case, InvalidReason, Validity};
+use headroom_device::probe::Scope;
+use headroom_family::Model;
+use headroom_runners::{StepError, StepReport, StepRequest};
+
+use super::capacity::quickest_line;
+use super::{CheckError, Claim, Evidence, built_in_price, ensure, place};
+use crate::bench::{Bench, BenchError, Ground, PAGE_BYTES, Setup, Subject};
+use crate::trials::NOTHING_TO_SEE;
+
+/// Takes a card full beside a resident model: what is left is just less than the reservation, and then just less than
+/// the peak, which must fail as out of memory and leave cache and books as they were. With the room back, the next run
+/// is as valid as the first.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn out_of_memory(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let nothing = |why: &str| Evidence {
+        notes: vec![format!("{NOTHING_TO_SEE}: {}: {why}", place(subject))],
+        ..Evidence::default()
+    };
+    let Some((model, line)) = quickest_line(subject, ground) else { return Ok(nothing("no line has a price")) };
+    let prices = line.cases.iter().filter_map(|case| Some((*case, built_in_price(subject, model, case, ground, 0)?.1)));
+    let Some((case, estimate)) = prices.max_by_key(|(_, estimate)| estimate.reservation_bytes) else {
+        return Ok(nothing("no case has a price"));
+    };
+    let bench = subject.bench(&Setup { floor_bytes: Some(0), ..Setup::default() })?;
+    let full = Full { bench: &bench, model, case };
+    full.run()?;
+    let peak = full.valid_run("on an ample card")?;
+    let reserved = estimate.reservation_bytes;
+    let less_than_reserved = match full.in_room_of(reserved.saturating_sub(PAGE_BYTES))? {
+        Ok(_) => "completes",
+        Err(_) => "runs out of memory",
+    };
+    let failed = full.in_room_of(peak.saturating_sub(PAGE_BYTES))?;
+    let what = || format!("{} {case}", place(subject));
+    let measurement = match failed {
+        Ok(_) => {
+            let text = format!("{}: it completed in a page less than the {} of its peak", what(), Bytes(peak));
+            return Err(CheckError::violated(text));
+        }
+        Err(StepError::Run { measurement: Some(measurement), .. }) => measurement,
+        Err(error) => return Err(CheckError::violated(format!("{}: it failed before it ran: {error}", what()))),
+    };
+    Claim::OutOfMemoryIsSeen.holds(measurement.validity == Validity::Invalid(InvalidReason::OutOfMemory), || {
+        format!("{}: the window of a run without memory is {:?}", what(), measurement.validity)
+    })?;
+    full.valid_run("after the memory was given back")?;
+    let note = format!(
+        "{}: {} reserved, {} allocated at the peak; in a page less than the reservation it {less_than_reserved}, in a page \
+         less than the peak it runs out of memory, and afterwards it runs",
+        what(),
+        Bytes(reserved),
+        Bytes(peak)
+    );
+    Ok(Evidence { seen: 5, notes: vec![note], ..Evidence::default() })
+}
+
+/// A case on a card that gets full.
+struct Full<'s, 'a> {
+    bench: &'s Bench<'a>,
+    model: &'s Model,
+    case: Case,
+}
+
+impl Full<'_, '_> {
+    /// Runs the case, which states no working memory: nothing moves for it, and its own figure is not believed.
+    fn run(&self) -> Result<StepReport, StepError> {
+        let request = StepRequest { model: &self.model.key, with: &[], case: self.case, working_bytes: Some(0) };
+        self.bench.session.measure(&Scope::new(0), &request)
+    }
+
+    /// Runs the case with room enough; what it allocates at its peak.
+    fn valid_run(&self, when: &str) -> Result<u64, CheckError> {
+        let what = || format!("{} {} {when}", place(&self.bench.subject), self.case);
+        let report = self.run()?;
+        let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
+        Claim::UndisturbedWindowIsValid
+            .holds(measurement.validity == Validity::Valid, || format!("{}: {:?}", what(), measurement.validity))?;
+        Ok(measurement.deltas.allocated_peak_bytes)
+    }
+
+    /// Runs the case with so much room beside its model, and gives the rest back afterwards.
+    fn in_room_of(&self, room_bytes: u64) -> Result<Result<StepReport, StepError>, CheckError> {
+        let cache = self.bench.session.cache();
+        let device = cache.device();
+        device.empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
+        let counters = device.counters().map_err(BenchError::from)?;
+        // What lies idle in segments of weights is room as well.
+        let idle = counters.reserved.current.saturating_sub(counters.allocated.current);
+        let before = cache.models();
+        self.bench.card.leave_free(room_bytes.saturating_sub(idle))?;
+        let outcome = self.run();
+        self.bench.card.release();
+        let what = || format!("{} {} in {}", place(&self.bench.subject), self.case, Bytes(room_bytes));
+        if let Err(error) = &outcome {
+            ensure(error.is_out_of_memory(), || format!("{}: {error}", what()))?;
+            Claim::FailureLeavesTheCacheAsItWas
+                .holds(cache.models() == before, || format!("{}: the cache changed", what()))?;
+        }
+        let books = cache.reconcile(self.bench.runner.persistent_bytes(device))?;
+        Claim::BooksAgree.holds(books.is_ok(), || format!("{}: {books:?}", what()))?;
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,70 @@
+//! The card that `--device` names: one of a family file, one of another size, or one that is attached.
+
+use std::sync::Arc;
+
+use headroom_device::lease::DeviceLease;
+use headroom_family::{Family, SimulatedDevice};
+
+use super::error::CliError;
+use super::plan::device_named;
+use crate::bench::Place;
+use crate::gpu::{Gpus, OpenGpu, Turn, patience};
+
+/// A card that a command works on; an attached one is this process's alone meanwhile.
+pub(super) enum OnCard {
+    /// A card of numbers.
+    Simulated(SimulatedDevice),
+    /// An attached card.
+    Gpu {
+        /// The card.
+        open: Arc<OpenGpu>,
+        /// Keeps it.
+        _turn: Turn,
+    },
+}
+
+impl OnCard {
+    /// The card of this name. `words` is what other processes are told who want it meanwhile.
+    ///
+    /// # Errors
+    /// For a name that no card has, and for an attached card that cannot be had.
+    pub(super) fn named(family: &Family, name: &str, words: &str) -> Result<Self, CliError> {
+        if !is_gpu(name) {
+            return Ok(Self::Simulated(device_named(family, name)?));
+        }
+        let turn = turn_on(&Gpus::attached(), name, words)?;
+        let open = turn.open().map(Arc::clone).ok_or_else(|| CliError::Unavailable(format!("{name} is not open")))?;
+        Ok(Self::Gpu { open, _turn: turn })
+    }
+
+    /// The place.
+    pub(super) fn place(&self) -> Place<'_> {
+        match self {
+            Self::Simulated(device) => device.into(),
+            Self::Gpu { open, .. } => (&**open).into(),
+        }
+    }
+}
+
+/// Whether a name means an attached card.
+pub(super) fn is_gpu(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name == "gpu" || name.starts_with("gpu-")
+}
+
+/// A turn on the attached card of this name.
+///
+/// # Errors
+/// When there is none, or somebody else has it.
+pub(super) fn turn_on(gpus: &Gpus, name: &str, words: &str) -> Result<Turn, CliError> {
+    let unavailable = |text: String| CliError::Unavailable(text);
+    if let Some(reason) = gpus.none_because() {
+        return Err(unavailable(format!("no GPU to run on: {reason}")));
+    }
+    let known = || gpus.cards().iter().map(|card| card.name().to_owned()).collect::<Vec<_>>().join(", ");
+    let card =
+        gpus.named(name).ok_or_else(|| unavailable(format!("no GPU is named `{name}`; there are {}", known())))?;
+    let patience = patience().map_err(CliError::Value)?;
+    let folder = DeviceLease::default_folder().map_err(|error| unavailable(error.to_string()))?;
+    card.turn(words, &folder, patience).map_err(|error| unavailable(error.to_string()))
+}

@@ -1,0 +1,141 @@
+//! The GPUs of this machine: listed without a context, and lent to one trial at a time.
+//!
+//! A trial takes its turn on a card in three steps: among the trials of this process, by the card's lease among
+//! processes, and by looking whether anybody else computes on it. Only then the card is opened, once per process.
+
+mod attached;
+mod open;
+#[cfg(test)]
+pub(crate) mod posing;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use headroom_device::DriverError;
+
+pub(crate) use open::beside_allocators;
+pub use open::{Attached, Ballast, CardFacts, OpenGpu};
+pub use turn::{NoTurn, Turn, patience};
+
+/// Opens a card: what drives it from then on.
+pub type Opener = Box<dyn Fn() -> Result<Arc<dyn Attached>, String> + Send + Sync>;
+
+/// The GPUs of this machine, or why there is none.
+#[derive(Debug)]
+pub struct Gpus {
+    cards: Vec<Arc<AttachedGpu>>,
+    none_because: String,
+}
+
+impl Gpus {
+    /// Those that the driver lists and that this program can compute on. No context is made.
+    pub fn attached() -> Self {
+        match attached::listed() {
+            Ok(cards) => Self::of(cards),
+            Err(reason) => Self::none(reason),
+        }
+    }
+
+    /// None, for this reason.
+    pub fn none(reason: impl Into<String>) -> Self {
+        Self { cards: Vec::new(), none_because: reason.into() }
+    }
+
+    /// These cards. A single one is named `gpu` in trials, several after the first 8 digits of their identities.
+    pub fn of(cards: Vec<(CardFacts, Opener)>) -> Self {
+        let several = cards.len() > 1;
+        let named = cards.into_iter().map(|(facts, opener)| {
+            let digits = facts.uuid.trim_start_matches("GPU-").chars().take(8).collect::<String>();
+            let name = if several { format!("gpu-{digits}") } else { "gpu".to_owned() };
+            Arc::new(AttachedGpu::new(name, facts, opener))
+        });
+        Self { cards: named.collect(), none_because: "no GPU is attached".to_owned() }
+    }
+
+    /// The cards, in the driver's order.
+    pub fn cards(&self) -> &[Arc<AttachedGpu>] {
+        &self.cards
+    }
+
+    /// Why there is none, where there is none.
+    pub fn none_because(&self) -> Option<&str> {
+        self.cards.is_empty().then_some(&self.none_because)
+    }
+
+    /// The card of this name, and for `gpu` the one with the most memory.
+    pub fn named(&self, name: &str) -> Option<&Arc<AttachedGpu>> {
+        let same = |card: &&Arc<AttachedGpu>| card.name().eq_ignore_ascii_case(name);
+        let best = || self.cards.iter().max_by_key(|card| card.facts().total_bytes);
+        self.cards.iter().find(same).or_else(|| best().filter(|_| name.eq_ignore_ascii_case("gpu")))
+    }
+}
+
+/// Whose turn it is, and whether anybody's can be.
+#[derive(Debug, Default)]
+struct State {
+    taken: bool,
+    broken: Option<String>,
+}
+
+/// A GPU of this machine, open or not.
+pub struct AttachedGpu {
+    name: String,
+    facts: CardFacts,
+    opener: Opener,
+    open: OnceLock<Result<Arc<OpenGpu>, String>>,
+    state: Mutex<State>,
+    turn_ended: Condvar,
+}
+
+impl std::fmt::Debug for AttachedGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachedGpu").field("name", &self.name).field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl AttachedGpu {
+    fn new(name: String, facts: CardFacts, opener: Opener) -> Self {
+        let (open, state, turn_ended) = (OnceLock::new(), Mutex::default(), Condvar::new());
+        Self { name, facts, opener, open, state, turn_ended }
+    }
+
+    /// The card's name in those of trials.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is known of the card before it is opened.
+    pub const fn facts(&self) -> &CardFacts {
+        &self.facts
+    }
+
+    /// Opens the card, once per process: later calls get what the first one got.
+    ///
+    /// # Errors
+    /// When it cannot be opened, in words.
+    fn open(&self) -> Result<Arc<OpenGpu>, String> {
+        let opened = self.open.get_or_init(|| {
+            let attached = (self.opener)()?;
+            let open = OpenGpu::new(self.name.clone(), self.facts.clone(), attached);
+            open.map(Arc::new).map_err(|error: DriverError| error.to_string())
+        });
+        opened.clone()
+    }
+
+    /// Nobody gets a turn on this card any more in this process, for this reason. The first reason stays.
+    pub fn give_up(&self, reason: impl Into<String>) {
+        self.state().broken.get_or_insert_with(|| reason.into());
+        self.turn_ended.notify_all();
+    }
+
+    /// Why nobody gets a turn on this card any more.
+    pub fn given_up_because(&self) -> Option<String> {
+        self.state().broken.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

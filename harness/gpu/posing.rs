@@ -1,0 +1,224 @@
+//! A simulated card that poses as an attached one, so that everything around a GPU runs where there is none.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headroom_base::{GIB, MIB, Reading};
+use headroom_device::device::{DeviceId, DeviceParts};
+use headroom_device::driver::{CardSettings, DriverCall, SimulatedCard, SimulatedDriver};
+use headroom_device::{Address, Device, Driver, DriverError, MemoryInfo, Settings};
+use headroom_runners::cuda::Executed;
+use headroom_runners::{Inputs, RunError, Runner, SimulatedRunner, Work};
+
+use super::{Attached, Ballast, CardFacts, Opener};
+
+/// What the posing card's context costs.
+const CONTEXT_BYTES: u64 = 524 * MIB;
+
+/// What its library takes when it is set up, and again when it first computes.
+const LIBRARY_BYTES: u64 = 68 * MIB;
+
+/// A simulated card that poses as attached.
+#[derive(Debug)]
+pub(crate) struct Posing {
+    card: SimulatedCard,
+    runner: Arc<Loading>,
+    devices: AtomicU64,
+    /// Whether its context is lost.
+    pub(crate) lost: AtomicBool,
+}
+
+impl Posing {
+    pub(crate) fn with_gib(gib: u64) -> Arc<Self> {
+        let card = SimulatedCard::new(CardSettings { context_bytes: CONTEXT_BYTES, ..CardSettings::new(gib * GIB) });
+        let runner = Arc::new(Loading { runner: SimulatedRunner::new(), card: card.clone(), taken: Mutex::default() });
+        runner.take();
+        Arc::new(Self { card, runner, devices: AtomicU64::new(0), lost: AtomicBool::new(false) })
+    }
+
+    /// The card as it is.
+    pub(crate) fn card(&self) -> &SimulatedCard {
+        &self.card
+    }
+
+    /// The card as the driver would list it. It says that it is of another kind than simulated ones.
+    pub(crate) fn listed(self: &Arc<Self>, uuid: &str) -> (CardFacts, Opener) {
+        let facts = CardFacts {
+            model: "Posing Card".to_owned(),
+            uuid: uuid.to_owned(),
+            total_bytes: self.card.settings().total_bytes,
+            driver: "1.2.3".to_owned(),
+        };
+        let card = Arc::clone(self) as Arc<dyn Attached>;
+        (facts, Box::new(move || Ok(Arc::clone(&card))))
+    }
+}
+
+impl Attached for Posing {
+    fn parts(&self, settings: Settings) -> Result<DeviceParts, DriverError> {
+        let number = self.devices.fetch_add(1, Ordering::SeqCst);
+        let driver = GivingBack::new(&self.card);
+        let class = headroom_base::DeviceClass::new("Posing Card", 0, headroom_base::Backend::Cuda);
+        Ok(DeviceParts::over_driver(DeviceId::new(format!("posing#{number}")), class, driver, settings, true))
+    }
+
+    fn runner(&self) -> Arc<dyn Runner> {
+        Arc::clone(&self.runner) as Arc<dyn Runner>
+    }
+
+    fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
+        let program = headroom_runners::programs::program(work.architecture, &work.case, &work.execution)?;
+        Ok(Executed { program, differences: Vec::new() })
+    }
+
+    fn memory(&self) -> Result<MemoryInfo, DriverError> {
+        self.card.driver().memory()
+    }
+
+    fn process_bytes(&self) -> Result<Reading, DriverError> {
+        self.card.driver().process_bytes()
+    }
+
+    fn context_bytes(&self) -> Reading {
+        Reading::Bytes(CONTEXT_BYTES)
+    }
+
+    fn libraries(&self) -> Vec<(&'static str, u64)> {
+        let taken = self.runner.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        vec![("posing library", taken.len() as u64 * LIBRARY_BYTES)]
+    }
+
+    fn ballast(&self, bytes: u64) -> Result<Ballast, DriverError> {
+        let mut holder = GivingBack::new(&self.card);
+        holder.allocate(bytes)?;
+        Ok(Box::new(holder))
+    }
+
+    fn synchronize(&self) -> Result<(), DriverError> {
+        let lost = self.lost.load(Ordering::SeqCst);
+        let reason = "an illegal memory access was encountered".to_owned();
+        if lost { Err(DriverError::Failed { call: DriverCall::Memory, code: 700, reason }) } else { Ok(()) }
+    }
+
+    fn leave(&self, _: &Device) -> Result<(), RunError> {
+        // Each device has a name of its own, and gives back what it held.
+        Ok(())
+    }
+}
+
+/// A simulated runner whose library takes memory of the card when it is set up and when it first computes.
+#[derive(Debug)]
+struct Loading {
+    runner: SimulatedRunner,
+    card: SimulatedCard,
+    taken: Mutex<Vec<Address>>,
+}
+
+impl Loading {
+    fn take(&self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.extend(self.card.driver().allocate(LIBRARY_BYTES).ok());
+    }
+}
+
+impl Runner for Loading {
+    fn name(&self) -> &'static str {
+        "posing"
+    }
+
+    fn framework(&self) -> String {
+        "posing 0.1".to_owned()
+    }
+
+    fn prepare(&self, device: &Device, work: &Work<'_>) -> Result<Inputs, RunError> {
+        self.runner.prepare(device, work)
+    }
+
+    fn run(&self, device: &Device, work: &Work<'_>) -> Result<(), RunError> {
+        if self.taken.lock().unwrap_or_else(PoisonError::into_inner).len() < 2 {
+            self.take();
+        }
+        self.runner.run(device, work)
+    }
+
+    fn persistent_bytes(&self, device: &Device) -> u64 {
+        self.runner.persistent_bytes(device)
+    }
+}
+
+/// A simulated driver that gives back what it holds when it is dropped, as real ones do.
+#[derive(Debug)]
+struct GivingBack {
+    driver: SimulatedDriver,
+    allocated: BTreeSet<u64>,
+    mapped: BTreeSet<(u64, u64, u64)>,
+}
+
+impl GivingBack {
+    fn new(card: &SimulatedCard) -> Self {
+        Self { driver: card.driver(), allocated: BTreeSet::new(), mapped: BTreeSet::new() }
+    }
+}
+
+impl Driver for GivingBack {
+    fn memory(&mut self) -> Result<MemoryInfo, DriverError> {
+        self.driver.memory()
+    }
+
+    fn granularity_bytes(&self) -> u64 {
+        self.driver.granularity_bytes()
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Address, DriverError> {
+        let address = self.driver.allocate(bytes)?;
+        self.allocated.insert(address.0);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: Address) -> Result<(), DriverError> {
+        self.driver.free(address)?;
+        self.allocated.remove(&address.0);
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Address, DriverError> {
+        self.driver.reserve(bytes)
+    }
+
+    fn release(&mut self, address: Address, bytes: u64) -> Result<(), DriverError> {
+        self.driver.release(address, bytes)
+    }
+
+    fn map(&mut self, address: Address, bytes: u64, page_bytes: u64) -> Result<(), DriverError> {
+        self.driver.map(address, bytes, page_bytes)?;
+        let pages = (address.0..address.0 + bytes).step_by(page_bytes as usize);
+        self.mapped.extend(pages.map(|page| (page, page_bytes, page_bytes)));
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: Address, bytes: u64, page_bytes: u64) -> Result<(), DriverError> {
+        self.driver.unmap(address, bytes, page_bytes)?;
+        self.mapped.retain(|(page, ..)| !(address.0..address.0 + bytes).contains(page));
+        Ok(())
+    }
+
+    fn process_bytes(&mut self) -> Result<Reading, DriverError> {
+        self.driver.process_bytes()
+    }
+
+    fn spilled_bytes(&mut self) -> Result<Reading, DriverError> {
+        self.driver.spilled_bytes()
+    }
+}
+
+impl Drop for GivingBack {
+    fn drop(&mut self) {
+        for address in std::mem::take(&mut self.allocated) {
+            self.driver.free(Address(address)).expect("it was allocated here");
+        }
+        for (page, bytes, page_bytes) in std::mem::take(&mut self.mapped) {
+            self.driver.unmap(Address(page), bytes, page_bytes).expect("it was mapped here");
+        }
+    }
+}

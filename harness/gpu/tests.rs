@@ -1,0 +1,193 @@
+//! Trials on cards that pose as attached ones.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use headroom_base::{AllocatorKind, GIB, Origin};
+use headroom_device::driver::{DriverCall, Fault};
+use headroom_device::lease::DeviceLease;
+use headroom_reports::{Outcome, Report};
+
+use super::posing::Posing;
+use super::{Gpus, NoTurn};
+use crate::run::{provenance, run_trials};
+use crate::trials::{Ended, Trial, trials};
+use crate::world::World;
+
+const NO_PATIENCE: Duration = Duration::ZERO;
+
+fn world(cards: &[(&Arc<Posing>, &str)]) -> Arc<World> {
+    let cards = cards.iter().map(|(card, uuid)| card.listed(uuid)).collect();
+    Arc::new(World::with_gpus(None, Gpus::of(cards)).unwrap())
+}
+
+fn on_cards(world: &Arc<World>, family: &str) -> Vec<Trial> {
+    trials(world).into_iter().filter(|trial| trial.family().name == family && trial.card().is_some()).collect()
+}
+
+fn ended(world: &Arc<World>, family: &str, check: &str) -> Ended {
+    on_cards(world, family).into_iter().find(|trial| trial.check() == check).unwrap().run()
+}
+
+#[test]
+fn every_check_of_a_small_family_holds_on_an_attached_card_and_says_so() {
+    let card = Posing::with_gib(24);
+    let uuid = "GPU-11111111-aaaa-bbbb-cccc-000000000001";
+    let world = world(&[(&card, uuid)]);
+    let chosen = on_cards(&world, "taesd");
+    let names: Vec<_> = chosen.iter().map(Trial::check).collect();
+    let expected =
+        ["plan", "pipeline", "calibration", "reconcile", "capacity", "out_of_memory", "same_counters", "warm_server"];
+    assert_eq!(names, expected);
+    let report = run_trials(&chosen, provenance(Vec::new()), &|_, _| {});
+    for trial in &report.trials {
+        assert_eq!(trial.outcome, Outcome::Passed, "{}: {:?}", trial.name(), trial.message);
+        assert_eq!(trial.device, "gpu");
+    }
+    assert!(!report.windows.is_empty());
+    for record in &report.windows {
+        assert_eq!(record.window.origin, Origin::Measured);
+        assert_eq!(record.window.device.name, "Posing Card");
+        assert_eq!(record.window.environment.hard.framework, "posing 0.1");
+    }
+    let [device] = &*report.devices else { panic!("{:?}", report.devices) };
+    assert!(!device.simulated && device.driver == "1.2.3");
+    assert!(device.uuid_hash.as_ref().is_some_and(|hash| hash.len() == 16));
+    assert!(report.attempts.iter().all(|record| record.device_uuid_hash == device.uuid_hash));
+    assert!(!serde_json::to_string(&report).unwrap().contains("11111111"), "the identity is in the report");
+    // Nothing stays behind but what libraries took.
+    assert_eq!(card.card().held_bytes(), 136 << 20);
+    notes_say(&report);
+}
+
+fn notes_say(report: &Report) {
+    let notes = |check: &str| -> Vec<&String> {
+        report.trials.iter().filter(|trial| trial.check == check).flat_map(|trial| &trial.notes).collect()
+    };
+    let some = |check: &str, words: &str| {
+        let notes = notes(check);
+        assert!(notes.iter().any(|note| note.contains(words)), "{check} lacks `{words}`: {notes:?}");
+    };
+    some("reconcile", "posing library");
+    some("reconcile", "residue 0 KiB");
+    some("capacity", "least capacity that completes");
+    some("out_of_memory", "in a page less than the peak it runs out of memory");
+    some("same_counters", "0 convolutions with another workspace");
+    some("warm_server", "windows are fragmented by the rule");
+    some("calibration", "needed");
+}
+
+#[test]
+fn a_calibration_on_an_attached_card_is_compared_with_what_is_shipped_whatever_framework_computes() {
+    let card = Posing::with_gib(48);
+    let world = world(&[(&card, "GPU-33333333-shipped")]);
+    let Ended { check, evidence } = ended(&world, "sdxl", "calibration");
+    assert_eq!(check.outcome, Outcome::Passed, "{:?}", check.message);
+    let held_out = evidence.notes.iter().filter(|note| note.contains("native: vae_decode fp16 640x640"));
+    let held_out: Vec<_> = held_out.collect();
+    assert!(
+        held_out.iter().any(|note| note.contains("(user)") && note.contains("calibrated ÷ built-in")),
+        "{held_out:?}"
+    );
+}
+
+#[test]
+fn several_cards_are_named_by_their_identities_and_one_is_not() {
+    let (first, second) = (Posing::with_gib(24), Posing::with_gib(48));
+    let gpus = Gpus::of(vec![first.listed("GPU-0a1b2c3d-0"), second.listed("GPU-ffffffff-1")]);
+    let names: Vec<_> = gpus.cards().iter().map(|card| card.name()).collect();
+    assert_eq!(names, ["gpu-0a1b2c3d", "gpu-ffffffff"]);
+    assert_eq!(gpus.named("gpu").map(|card| card.facts().total_bytes), Some(48 * GIB), "the largest is meant");
+    assert_eq!(gpus.named("GPU-0A1B2C3D").map(|card| card.facts().total_bytes), Some(24 * GIB));
+    assert!(gpus.named("gpu-1").is_none());
+    let world = world(&[(&first, "GPU-0a1b2c3d-0")]);
+    assert!(on_cards(&world, "sdxl").iter().all(|trial| trial.device() == "gpu"));
+}
+
+#[test]
+fn with_no_card_trials_are_ignored_for_the_reason_given() {
+    let world = Arc::new(World::with_gpus(None, Gpus::none("no driver library")).unwrap());
+    let ignored: Vec<_> = trials(&world).into_iter().filter(|trial| trial.device() == "gpu").collect();
+    assert!(ignored.len() > 60);
+    for trial in ignored {
+        assert_eq!(trial.ignored_because(), Some("no driver library"));
+    }
+}
+
+#[test]
+fn a_card_that_another_process_leases_is_busy_and_its_holder_is_named() {
+    let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+    let world = world(&[(&card, "GPU-lease")]);
+    let gpu = &world.gpus.cards()[0];
+    let held = DeviceLease::acquire(folder.path(), "GPU-lease", "a training run", NO_PATIENCE, |_| {}).unwrap();
+    let refused = gpu.turn("a trial", folder.path(), NO_PATIENCE).unwrap_err();
+    assert!(matches!(&refused, NoTurn::Busy(text) if text.contains("a training run")), "{refused}");
+    drop(held);
+    let turn = gpu.turn("a trial", folder.path(), NO_PATIENCE).unwrap();
+    assert!(DeviceLease::acquire(folder.path(), "GPU-lease", "another", NO_PATIENCE, |_| {}).is_err());
+    drop(turn);
+    assert!(DeviceLease::acquire(folder.path(), "GPU-lease", "another", NO_PATIENCE, |_| {}).is_ok());
+}
+
+#[test]
+fn turns_in_one_process_come_one_after_the_other_with_no_limit_of_patience() {
+    let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+    let world = world(&[(&card, "GPU-turns")]);
+    let gpu = &world.gpus.cards()[0];
+    let first = gpu.turn("first", folder.path(), NO_PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| gpu.turn("second", folder.path(), NO_PATIENCE).map(drop));
+        drop(first);
+        assert_eq!(second.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn a_card_on_which_others_compute_is_busy_and_an_idle_context_is_not() {
+    let card = Posing::with_gib(24);
+    card.card().set_others_bytes(600 << 20);
+    let (world, folder) = (world(&[(&card, "GPU-others")]), tempfile::tempdir().unwrap());
+    let gpu = &world.gpus.cards()[0];
+    let turn = gpu.turn("a trial", folder.path(), NO_PATIENCE).unwrap();
+    assert_eq!(turn.open().unwrap().others_bytes(), 600 << 20);
+    assert_eq!(turn.look_after_a_failure(), Ok(()));
+    card.card().set_others_bytes(8 * GIB);
+    let busy = turn.look_after_a_failure().unwrap_err();
+    assert!(matches!(&busy, NoTurn::Busy(text) if text.contains("others hold 8,192 MiB")), "{busy}");
+}
+
+#[test]
+fn a_lost_card_fails_its_remaining_trials_at_once_and_no_other_cards() {
+    let (lost, sound) = (Posing::with_gib(24), Posing::with_gib(24));
+    let world = world(&[(&lost, "GPU-10000000-lost"), (&sound, "GPU-20000000-sound")]);
+    let run = |device: &str| {
+        let trials = on_cards(&world, "taesd");
+        let trial = trials.iter().find(|trial| trial.device() == device && trial.check() == "pipeline").unwrap();
+        let check = trial.run().check;
+        (check.outcome, check.message.unwrap_or_default())
+    };
+    assert_eq!(run("gpu-10000000").0, Outcome::Passed);
+    lost.card().plant_fault(Fault { call: Some(DriverCall::Allocate), at: 1, persistent: true });
+    let (outcome, text) = run("gpu-10000000");
+    assert!(outcome == Outcome::Failed && !text.contains("earlier trial"), "a failure alone loses no card: {text}");
+    lost.lost.store(true, Ordering::SeqCst);
+    assert_eq!(run("gpu-10000000").0, Outcome::Failed);
+    lost.card().clear_faults();
+    let (outcome, text) = run("gpu-10000000");
+    assert!(outcome == Outcome::Failed && text.contains("lost to an earlier trial"), "{text}");
+    assert!(text.contains("illegal memory access"), "{text}");
+    assert_eq!(run("gpu-20000000").0, Outcome::Passed);
+}
+
+#[test]
+fn an_attached_card_has_every_allocator_and_is_no_simulation() {
+    let card = Posing::with_gib(24);
+    let (world, folder) = (world(&[(&card, "GPU-place")]), tempfile::tempdir().unwrap());
+    let turn = world.gpus.cards()[0].turn("a look", folder.path(), NO_PATIENCE).unwrap();
+    let place = crate::bench::Place::from(&**turn.open().unwrap());
+    assert_eq!(place.allocators(), AllocatorKind::ALL);
+    assert!(!place.is_simulated());
+    assert_eq!(place.retained(), headroom_base::Reading::Bytes(0));
+    assert_eq!(place.environment(AllocatorKind::Native).soft.driver, "1.2.3");
+}

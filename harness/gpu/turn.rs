@@ -1,0 +1,150 @@
+//! A trial's turn on a card: among this process's trials, then among processes, then alone on the card.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use headroom_base::{Bytes, GIB};
+use headroom_device::lease::{DeviceLease, LeaseError};
+
+use super::{AttachedGpu, OpenGpu};
+
+/// How long a trial waits for a card that another process has leased, in seconds.
+const PATIENCE: &str = "HEADROOM_GPU_PATIENCE_SECONDS";
+
+/// How long it waits unless [`PATIENCE`] says otherwise: for as many trials as a test runner starts at once.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(900);
+
+/// What others may hold of a card that is not busy: a desktop, or an idle context of another process that waits for its
+/// turn. Whoever computes holds more.
+const IDLE_BYTES: u64 = GIB;
+
+/// How long a process that has just ended may keep its memory.
+const TO_GO: Duration = Duration::from_secs(10);
+
+/// How often others are looked for meanwhile.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a trial gets no turn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoTurn {
+    /// Somebody else has the card.
+    #[error("{0}")]
+    Busy(String),
+    /// The card cannot be used by this process.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// A card that is this trial's until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    gpu: Arc<AttachedGpu>,
+    open: Option<Arc<OpenGpu>>,
+    lease: Option<DeviceLease>,
+}
+
+impl AttachedGpu {
+    /// Waits for a turn. `words` is what other processes are told who wait for this one.
+    ///
+    /// # Errors
+    /// When the card is broken, cannot be opened, or stays with somebody else for longer than `patience`.
+    pub fn turn(self: &Arc<Self>, words: &str, folder: &Path, patience: Duration) -> Result<Turn, NoTurn> {
+        let mut state = self.state();
+        while state.taken && state.broken.is_none() {
+            state = self.turn_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(reason) = &state.broken {
+            return Err(NoTurn::Unusable(reason.clone()));
+        }
+        state.taken = true;
+        drop(state);
+        let mut turn = Turn { gpu: Arc::clone(self), open: None, lease: None };
+        turn.lease = Some(self.leased(words, folder, patience)?);
+        let open = self.open().map_err(|reason| {
+            self.give_up(reason.clone());
+            NoTurn::Unusable(reason)
+        })?;
+        alone_on(&open, TO_GO)?;
+        turn.open = Some(open);
+        Ok(turn)
+    }
+
+    fn leased(&self, words: &str, folder: &Path, patience: Duration) -> Result<DeviceLease, NoTurn> {
+        let waits = |holder: &headroom_device::lease::HolderInfo| {
+            // Whom nobody can tell waits all the same.
+            let _ = writeln!(std::io::stderr(), "{words} waits for {}, leased to {holder}", self.name());
+        };
+        DeviceLease::acquire(folder, &self.facts().uuid, words, patience, waits).map_err(|error| match error {
+            LeaseError::Held { holder, waited, .. } => {
+                let waited = waited.as_secs();
+                NoTurn::Busy(format!("{} is leased to {holder}; waited {waited} s ({PATIENCE})", self.name()))
+            }
+            LeaseError::Io { .. } | LeaseError::NotOwn { .. } => NoTurn::Unusable(error.to_string()),
+        })
+    }
+}
+
+/// Whether nobody else computes on a card, which may be so only after a moment.
+fn alone_on(open: &OpenGpu, to_go: Duration) -> Result<(), NoTurn> {
+    let began = Instant::now();
+    loop {
+        let others = open.look_for_others().map_err(|error| NoTurn::Unusable(error.to_string()))?;
+        if others <= IDLE_BYTES {
+            return Ok(());
+        }
+        if began.elapsed() >= to_go {
+            let (others, idle) = (Bytes(others), Bytes(IDLE_BYTES));
+            let text =
+                format!("others hold {others} of {}: somebody computes on it (up to {idle} is idle)", open.name());
+            return Err(NoTurn::Busy(text));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+impl Turn {
+    /// The card.
+    pub fn open(&self) -> Option<&Arc<OpenGpu>> {
+        self.open.as_ref()
+    }
+
+    /// Looks after a trial that failed whether the card is to blame: a context that is lost stays lost, and a card that
+    /// others have begun to use says nothing.
+    ///
+    /// # Errors
+    /// [`NoTurn::Busy`] when others hold more of the card than when the turn began.
+    pub fn look_after_a_failure(&self) -> Result<(), NoTurn> {
+        let Some(open) = &self.open else { return Ok(()) };
+        if let Err(error) = open.attached().synchronize() {
+            self.gpu.give_up(format!("{} was lost to an earlier trial of this process: {error}", self.gpu.name()));
+            return Ok(());
+        }
+        alone_on(open, Duration::ZERO)
+    }
+
+    /// The card stays with this turn for ever: whoever had it did not end.
+    pub fn never_ends(gpu: &AttachedGpu, who: &str) {
+        gpu.give_up(format!("{who}, an earlier trial of this process, has not ended and still holds {}", gpu.name()));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Another process may have it before the next trial of this one.
+        self.lease.take();
+        self.gpu.state().taken = false;
+        self.gpu.turn_ended.notify_all();
+    }
+}
+
+/// How long trials wait for a card that another process has leased.
+///
+/// # Errors
+/// When the variable is set to something else than a number of seconds.
+pub fn patience() -> Result<Duration, String> {
+    let Ok(text) = std::env::var(PATIENCE) else { return Ok(DEFAULT_PATIENCE) };
+    let seconds = text.parse().map(Duration::from_secs);
+    seconds.map_err(|_| format!("{PATIENCE} is `{text}`: write whole seconds, for example 900"))
+}
