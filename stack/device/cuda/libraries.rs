@@ -1,6 +1,7 @@
 //! Which of NVIDIA's libraries are there, from where and in which version: asked before anything calls into them, since
 //! the bindings panic where one is missing.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::path::PathBuf;
@@ -66,6 +67,13 @@ impl Library {
 
     /// The file names that are tried, in this order. They are the ones the bindings try, so that both find the same file.
     pub fn file_names(self) -> Vec<String> {
+        let mut names = self.candidates();
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
+    }
+
+    fn candidates(self) -> Vec<String> {
         match self {
             Self::Driver => ["cuda", "nvcuda"].into_iter().flat_map(cudarc::get_lib_name_candidates).collect(),
             Self::Nvrtc => cudarc::get_lib_name_candidates("nvrtc"),

@@ -15,8 +15,10 @@ use headroom_reports::recordings::{self, Recording, Scenario, ScenarioAction, Tr
 pub(crate) const DEVICE_BYTES: u64 = 139 * GIB;
 
 pub(crate) fn recorded(name: &str) -> Vec<Recording> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/h200").join(name);
-    recordings::read(&path).unwrap()
+    // A test binary may run in a copy of the repository on another machine, from the copy's root.
+    let built_at = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/h200");
+    let folder = if built_at.is_dir() { built_at } else { PathBuf::from("tests/data/h200") };
+    recordings::read(&folder.join(name)).unwrap()
 }
 
 pub(crate) fn scripts(name: &str) -> Vec<Script> {

@@ -1,0 +1,88 @@
+//! The CUDA driver on the GPUs attached: counters beside recordings and beside what the management library says.
+//!
+//! With no GPU every trial is ignored, with the reason; with `HEADROOM_REQUIRE_GPU=1` it fails. `--nocapture` is not
+//! needed: what was seen is printed.
+
+#![allow(clippy::print_stdout, reason = "the figures that were seen are the result")]
+
+mod counters;
+mod limits;
+#[path = "../recorded/mod.rs"]
+mod recorded;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use headroom_device::cuda::{CudaContext, Gpu, gpus};
+use headroom_device::lease::DeviceLease;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// What is checked on one GPU.
+type Check = fn(&CudaContext) -> Result<(), Failed>;
+
+const CHECKS: [(&str, Check); 7] = [
+    ("expandable_scripts_equal_the_recordings_in_every_counter", counters::expandable_scripts_equal),
+    ("native_scripts_equal_the_simulated_card_in_every_counter", counters::native_scripts_equal),
+    ("what_is_reserved_is_what_the_process_grew_by", counters::reserve_is_growth),
+    ("the_pool_counts_what_was_asked_and_goes_back_whole", counters::pool_counts),
+    ("too_little_memory_fails_with_figures_and_the_next_run_works", limits::out_of_memory),
+    ("ballast_is_seen_as_free_memory_that_is_gone", limits::ballast),
+    ("a_map_that_does_not_fit_leaves_nothing_mapped", limits::partial_map),
+];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let required = std::env::var("HEADROOM_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    let trials = match gpus() {
+        Ok(gpus) => gpus.iter().flat_map(trials).chain(together(&gpus)).collect(),
+        Err(error) if required => {
+            let reason = error.to_string();
+            vec![Trial::test("a_gpu_is_attached", move || Err(format!("a GPU is required: {reason}").into()))]
+        }
+        Err(error) => {
+            if !arguments.list {
+                println!("ignored, with no GPU to run on: {error}");
+            }
+            let ignored = |(name, _): &(&'static str, Check)| {
+                Trial::test(format!("gpu::{name}"), || Ok(())).with_ignored_flag(true)
+            };
+            CHECKS.iter().map(ignored).collect()
+        }
+    };
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trials(gpu: &Gpu) -> Vec<Trial> {
+    let trial = |(name, check): (&str, Check)| {
+        let gpu = gpu.clone();
+        Trial::test(format!("gpu::{}::{name}", gpu.uuid), move || on(&gpu, check))
+    };
+    CHECKS.into_iter().map(trial).collect()
+}
+
+/// What takes two GPUs; with fewer there is no such trial, and the list says so by lacking it.
+fn together(gpus: &[Gpu]) -> Option<Trial> {
+    let [first, second, ..] = gpus else { return None };
+    let (first, second) = (first.clone(), second.clone());
+    let check = move || on(&first, |one| on(&second, |other| limits::side_by_side(one, other)));
+    Some(Trial::test("gpus::each_device_answers_for_itself", check))
+}
+
+/// Runs a check on a GPU that is leased for it.
+fn on(gpu: &Gpu, check: impl FnOnce(&CudaContext) -> Result<(), Failed>) -> Result<(), Failed> {
+    let folder = DeviceLease::default_folder()?;
+    let patience = Duration::from_secs(300);
+    let _lease = DeviceLease::acquire(&folder, &gpu.uuid, "the CUDA driver's tests", patience, |_| ())?;
+    check(&CudaContext::open(gpu)?)
+}
+
+/// Fails with both values where they differ.
+fn equal<T: PartialEq + std::fmt::Debug>(what: impl Display, left: T, right: T) -> Result<(), Failed> {
+    if left == right { Ok(()) } else { Err(format!("{what}: {left:?} is not {right:?}").into()) }
+}
+
+/// Fails with the claim where it does not hold.
+fn holds(what: impl Display, is_so: bool) -> Result<(), Failed> {
+    if is_so { Ok(()) } else { Err(format!("{what}: it is not so").into()) }
+}
