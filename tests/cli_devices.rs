@@ -4,10 +4,13 @@
 
 mod binary;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use binary::{bytes, command, list, root};
+use headroom_device::lease::DeviceLease;
 use serde_json::{Value, json};
 
 /// A folder with the stand-in under these names, for the library path.
@@ -101,4 +104,73 @@ fn a_driver_that_cannot_be_used_is_no_device_and_the_sentence_says_why() {
         assert!(said.starts_with("no CUDA device: the CUDA driver (") && said.contains(reason), "{said}");
         assert!(devices(folder.path(), &[], &[variable]).starts_with("no CUDA device: "));
     }
+}
+
+/// `devices --measure` with the leases in the stand-in's folder.
+fn measure(libraries: &Path, size: &str, variables: &[(&str, &str)]) -> Command {
+    let mut command = command(&["devices", &format!("--measure={size}"), "--json"]);
+    command.env("LD_LIBRARY_PATH", libraries).env_remove("CUDA_VISIBLE_DEVICES").env("HEADROOM_LEASES", libraries);
+    command.env("HEADROOM_STUB_DEVICES", "1").envs(variables.iter().copied());
+    command
+}
+
+#[test]
+fn measuring_copies_from_every_kind_of_memory_in_every_manner_beside_the_plain_pinned_copy() {
+    let folder = stand_in(&["libcuda.so"]);
+    // Odd sizes become whole pairs of pieces.
+    let output = measure(folder.path(), "5MiB", &[]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let device = named(&answer, "devices", "Stand-in 0");
+    assert!(device.get("failed").is_none() && bytes(device, "size_bytes") == 8 << 20, "{device}");
+    let copies = list(device, "copies");
+    let measured = |source: &str, manner: &str| {
+        copies
+            .iter()
+            .any(|copied| copied["source"] == source && copied["manner"] == manner && copied["threads"].is_null())
+    };
+    assert_eq!((&copies[0]["manner"], &copies[0]["share_of_plain"]), (&"plain_pinned".into(), &1.0.into()));
+    for source in ["pinned", "pageable", "mapped_file"] {
+        assert!(measured(source, "upload_pieces") && measured(source, "upload_every_second"), "{source}: {device}");
+        assert_eq!(measured(source, "copy_each_piece"), source != "pinned");
+    }
+    for copied in copies {
+        let halved = copied["manner"] == "upload_every_second";
+        assert_eq!(bytes(copied, "bytes"), if halved { 4 << 20 } else { 8 << 20 });
+        assert_eq!(list(copied, "seconds").len(), 5);
+        assert!(list(copied, "seconds").iter().all(|seconds| seconds.as_f64().unwrap() > 0.0));
+    }
+    let pairs = list(device, "cached_pairs").iter().map(|pair| (bytes(pair, "bytes"), bytes(pair, "pairs")));
+    assert_eq!(pairs.collect::<Vec<_>>(), [512, 1 << 20, 32 << 20].map(|size| (size, 1_000_000)));
+}
+
+#[test]
+fn a_device_that_cannot_be_measured_says_why_and_ends_with_its_own_code() {
+    let folder = stand_in(&["libcuda.so"]);
+    let small = ("HEADROOM_STUB_MEMORY_MIB", "570");
+    let output = measure(folder.path(), "64MiB", &[small]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let device = named(&answer, "devices", "Stand-in 0");
+    assert_eq!(output.status.code(), Some(5));
+    assert!(device["failed"].as_str().unwrap().contains("out of memory"), "{device}");
+    assert!(list(device, "copies").is_empty());
+
+    let output = measure(folder.path(), "64MiB", &[("HEADROOM_STUB_DEVICES", "0")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(5), &b""[..]));
+    assert!(said.starts_with("no CUDA device: ") && said.contains("lists no device"), "{said}");
+}
+
+#[test]
+fn measuring_waits_for_whoever_holds_the_device_and_says_for_whom() {
+    let folder = stand_in(&["libcuda.so"]);
+    let uuid = "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf";
+    let lease = DeviceLease::acquire(folder.path(), uuid, "a test of this file", Duration::ZERO, |_| {}).unwrap();
+    let mut child = measure(folder.path(), "4MiB", &[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let waits = said.next().unwrap().unwrap();
+    assert!(waits.starts_with(&format!("waiting for {uuid}, held by `a test of this file` (process ")), "{waits}");
+    assert!(child.try_wait().unwrap().is_none(), "it did not wait");
+    drop(lease);
+    assert!(child.wait().unwrap().success());
 }

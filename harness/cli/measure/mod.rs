@@ -118,9 +118,10 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
         });
         let header = ["from", "manner", ">threads", ">copied", ">GiB/s", ">of plain pinned"];
         terminal.table(&header, &copies.collect::<Vec<_>>())?;
-        let pairs = device.cached_pairs.iter().map(|pair| {
-            vec![block(pair.bytes), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]
-        });
+        let pairs = device
+            .cached_pairs
+            .iter()
+            .map(|pair| vec![block(pair.bytes), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]);
         terminal.table(&[">block", ">pairs", ">ns, allocate + free"], &pairs.collect::<Vec<_>>())?;
     }
     Ok(())
