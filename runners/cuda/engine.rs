@@ -1,5 +1,6 @@
 //! Calls on a real GPU: kernels, cuBLAS and cuDNN on one stream, and what each of them makes the process grow by.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -97,12 +98,12 @@ impl GpuEngine {
         measured(context, grown, KERNELS, || {
             for (call, code) in wanted.iter().zip(codes) {
                 let key = Arc::as_ptr(&code) as usize;
-                if !modules.contains_key(&key) {
-                    let module = Module::load(&code)?;
-                    modules.insert(key, (Arc::clone(&code), module));
-                }
+                let (_, module) = match modules.entry(key) {
+                    Entry::Occupied(loaded) => loaded.into_mut(),
+                    Entry::Vacant(place) => place.insert((Arc::clone(&code), Module::load(&code)?)),
+                };
                 let name = &call.instance.name;
-                kernels.insert(name.clone(), modules[&key].1.kernel(name, call.shared_bytes)?);
+                kernels.insert(name.clone(), module.kernel(name, call.shared_bytes)?);
             }
             Ok(())
         })

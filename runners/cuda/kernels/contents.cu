@@ -22,7 +22,7 @@ __device__ void fill_around(void* out, u64 count, u64 seed, double centre, doubl
 template <class Out>
 __device__ void fill_below(void* out, u64 count, u64 seed, u64 below) {
     for (u64 i = first_index(); i < count; i += index_step()) {
-        narrow(((Out*)out)[i], floorf(__fmul_rn(uniform((u32)seed, i), (float)below)));
+        narrow(((Out*)out)[i], floor((double)uniform((u32)seed, i) * (double)below));
     }
 }
 

@@ -15,8 +15,11 @@ const COMMON: &str = include_str!("../kernels/common.cu");
 /// Code of a device, with one or more kernels in it.
 pub(in crate::cuda) type Code = Arc<Vec<u8>>;
 
-/// The code of every kernel made so far, by compute capability and name.
-static MADE: LazyLock<Mutex<HashMap<(u32, u32, String), Code>>> = LazyLock::new(Mutex::default);
+/// Code by compute capability and kernel.
+type CodeByName = HashMap<(u32, u32, String), Code>;
+
+/// The code of every kernel made so far.
+static MADE: LazyLock<Mutex<CodeByName>> = LazyLock::new(Mutex::default);
 
 /// The text of kernels: what all share, the parts that they are made of, and themselves.
 pub(in crate::cuda) fn source(instances: &[&Instance]) -> String {

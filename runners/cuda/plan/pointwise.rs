@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn constants_are_arguments_so_that_one_kernel_serves_them_all() {
         let half = view(HALF, &[8], &[1]);
-        let affine = |factor| kernel(Pointwise::Affine { factor, summand: 1.0 }, &[half.clone()], &half);
+        let affine = |factor| kernel(Pointwise::Affine { factor, summand: 1.0 }, std::slice::from_ref(&half), &half);
         assert_eq!(affine(2.0).instance, affine(3.0).instance);
         assert_ne!(affine(2.0).arguments, affine(3.0).arguments);
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn nothing_is_launched_for_no_elements_and_too_few_operands_are_refused() {
         let empty = view(HALF, &[0, 8], &[8, 1]);
-        assert_eq!(call(Pointwise::Copy, &[empty.clone()], &empty).unwrap(), None);
-        assert!(call(Pointwise::Add, &[empty.clone()], &empty).is_err());
+        assert_eq!(call(Pointwise::Copy, std::slice::from_ref(&empty), &empty).unwrap(), None);
+        assert!(call(Pointwise::Add, std::slice::from_ref(&empty), &empty).is_err());
     }
 }

@@ -1,1 +1,3 @@
 //! What can be said of the runner with no GPU.
+
+mod execution;
