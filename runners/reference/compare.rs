@@ -18,37 +18,46 @@ impl Tolerance {
     /// The same values.
     pub const EXACT: Self = Self { rms: 0.0, largest: 0.0 };
 
-    /// What this many operators in a row may add up to, each rounding its result or its operands once.
+    /// What these kernels may add up to when they run in a row in a computation of this element type.
     ///
-    /// The GPU sums in fp32 and in another order than the reference, so a stored value may fall to the neighbouring
-    /// one: an error of up to the unit roundoff u of what is rounded, which is 2⁻¹¹ in fp16, 2⁻⁸ in bf16, and in fp32
-    /// that of TF32, 2⁻¹¹, to which convolutions round their operands. Independent errors of n operators add up as √n: that
-    /// is what the root mean square may be. The largest is eight times that, which normally distributed errors reach
-    /// once in 10¹⁵; and a value of five times the root mean square that falls to its neighbour is 10 u off, so it is
-    /// 16 u at least.
-    pub fn of(dtype: DType, operators: usize) -> Self {
-        let roundoff: f64 = match dtype {
-            DType::Fp32 | DType::Fp16 => 1.0 / 2048.0,
-            DType::Bf16 => 1.0 / 256.0,
-        };
-        let rms = roundoff * (operators.max(1) as f64).sqrt();
-        Self { rms, largest: (8.0 * rms).max(16.0 * roundoff) }
+    /// A GPU sums in fp32 and in another order than the reference, so that a stored value may fall to its neighbour: an
+    /// error of about the unit roundoff u of its type, 2⁻¹¹ in fp16 and 2⁻⁸ in bf16. In fp32 convolutions round their
+    /// operands to TF32, which is 2⁻¹¹ again; other kernels are taken to keep 20 bits, as sums of some hundred terms and
+    /// the GPU's exponentials do. Kernels that only move values do nothing to them.
+    ///
+    /// Independent errors add up as the root of the sum of their squares: that is what the root mean square may be. The
+    /// largest is six times that, which normally distributed errors reach once in 10⁹; but where a value of five times
+    /// the root mean square falls to its neighbour it is 10 u off, so it is 16 u at least.
+    pub fn of<'a>(dtype: DType, kernels: impl IntoIterator<Item = &'a Kernel>) -> Self {
+        let (mut squares, mut coarsest) = (0.0, 0.0_f64);
+        for kernel in kernels.into_iter().filter(|kernel| !moves(kernel)) {
+            let roundoff: f64 = match (dtype, kernel) {
+                (DType::Bf16, _) => 1.0 / 256.0,
+                (DType::Fp16, _) | (DType::Fp32, Kernel::Convolution { .. }) => 1.0 / 2048.0,
+                (DType::Fp32, _) => 1.0 / 1_048_576.0,
+            };
+            squares += roundoff * roundoff;
+            coarsest = coarsest.max(roundoff);
+        }
+        let rms = squares.sqrt();
+        Self { rms, largest: (6.0 * rms).max(16.0 * coarsest) }
     }
 
-    /// What a whole computation may: every launch counts as an operator in a row, except those that only move values.
+    /// What a whole computation may: as if its launches ran in a row, each on the result of the one before.
     pub fn of_computation(computation: &Computation) -> Self {
-        let moves = |kernel: &Kernel| {
-            matches!(
-                kernel,
-                Kernel::Pointwise(Pointwise::Copy | Pointwise::Constant(_) | Pointwise::Index { .. })
-                    | Kernel::Gather
-                    | Kernel::PickRow
-                    | Kernel::UpsampleNearest
-            )
-        };
-        let operators = computation.launches.iter().filter(|launch| !moves(&launch.kernel)).count();
-        Self::of(computation.program.case.dtype, operators)
+        Self::of(computation.program.case.dtype, computation.launches.iter().map(|launch| &launch.kernel))
     }
+}
+
+/// Whether a kernel only moves values, or makes them of nothing.
+fn moves(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::Pointwise(Pointwise::Copy | Pointwise::Constant(_) | Pointwise::Index { .. })
+            | Kernel::Gather
+            | Kernel::PickRow
+            | Kernel::UpsampleNearest
+    )
 }
 
 /// How far values lie from the reference's, as parts of the reference's root mean square.

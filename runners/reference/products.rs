@@ -4,40 +4,48 @@ use super::dense::{Dense, for_each_index};
 use super::normalise::softmax_of;
 
 /// A convolution over any number of spatial dimensions; `written` are the output's sizes.
-pub(super) fn convolution(
-    a: &Dense,
-    b: &Dense,
-    c: Option<&Dense>,
-    [stride, padding]: [&[u64]; 2],
-    written: &[usize],
-) -> Dense {
-    let (channels, space, kernel) = (a.sizes[1], &a.sizes[2..], &b.sizes[2..]);
-    let pixels: usize = space.iter().product();
-    let taps: usize = kernel.iter().product();
-    Dense::from_fn(written, |index| {
-        let (item, output, at) = (index[0], index[1], &index[2..]);
-        let mut sum = c.map_or(0.0, |bias| bias.values[output]);
-        let mut number = 0;
-        for_each_index(kernel, |tap| {
-            if let Some(pixel) = pixel_under(tap, at, space, [stride, padding]) {
-                for channel in 0..channels {
-                    let weight = b.values[(output * channels + channel) * taps + number];
-                    sum += a.values[(item * channels + channel) * pixels + pixel] * weight;
+pub(super) fn convolution(a: &Dense, b: &Dense, c: Option<&Dense>, steps: [&[u64]; 2], written: &[usize]) -> Dense {
+    let (channels, outputs) = (a.sizes[1], b.sizes[0]);
+    let (pixels, spots): (usize, usize) = (a.sizes[2..].iter().product(), written[2..].iter().product());
+    let mut taps = Vec::new();
+    for_each_index(&b.sizes[2..], |tap| taps.push(pairs_under(tap, &a.sizes[2..], &written[2..], steps)));
+    let mut values = Vec::new();
+    for image in rows(&a.values, channels * pixels) {
+        for output in 0..outputs {
+            let mut sums = vec![c.map_or(0.0, |bias| bias.values[output]); spots];
+            for (channel, plane) in rows(image, pixels).enumerate() {
+                for (number, pairs) in taps.iter().enumerate() {
+                    let weight = b.values[(output * channels + channel) * taps.len() + number];
+                    for &(spot, pixel) in pairs {
+                        sums[spot] += plane[pixel] * weight;
+                    }
                 }
             }
-            number += 1;
-        });
-        sum
-    })
+            values.extend(sums);
+        }
+    }
+    Dense { sizes: written.to_vec(), values }
 }
 
-/// The pixel that lies under a tap of the kernel; none in the padding.
-fn pixel_under(tap: &[usize], at: &[usize], space: &[usize], [stride, padding]: [&[u64]; 2]) -> Option<usize> {
-    (0..space.len()).try_fold(0, |pixel, dimension| {
-        let padded = at[dimension] * stride[dimension] as usize + tap[dimension];
-        let place = padded.checked_sub(padding[dimension] as usize)?;
-        (place < space[dimension]).then_some(pixel * space[dimension] + place)
-    })
+/// Which pixel lies under a tap of the kernel, for each place of the output where it is not in the padding.
+fn pairs_under(
+    tap: &[usize],
+    space: &[usize],
+    written: &[usize],
+    [stride, padding]: [&[u64]; 2],
+) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    let mut spot = 0;
+    for_each_index(written, |at| {
+        let pixel = (0..space.len()).try_fold(0, |pixel, dimension| {
+            let padded = at[dimension] * stride[dimension] as usize + tap[dimension];
+            let place = padded.checked_sub(padding[dimension] as usize)?;
+            (place < space[dimension]).then_some(pixel * space[dimension] + place)
+        });
+        pairs.extend(pixel.map(|pixel| (spot, pixel)));
+        spot += 1;
+    });
+    pairs
 }
 
 /// The sum of products of two rows.
