@@ -9,7 +9,8 @@ use headroom_device::{Allocator, Driver, DriverError, Settings, SimulatedCard};
 
 use crate::recorded::{DEVICE_BYTES, scripts};
 use crate::stub::{
-    Ever, Kind, bytes_at, context, ever, give_kernel, in_child, leaks, live, own_bytes, set_others_bytes,
+    Ever, Kind, bytes_at, context, copy, ever, fail, give_kernel, has_failed, in_child, leaks, live, own_bytes,
+    set_others_bytes,
 };
 
 const CONTEXT_BYTES: u64 = 524 * MIB;
@@ -202,4 +203,54 @@ fn contents_arrive_where_they_belong_whoever_allocated_the_memory() {
             assert!(matches!(error, DriverError::Failed { call: DriverCall::Copy, .. }), "{error}");
         }
     });
+}
+
+#[test]
+fn a_map_or_unmap_of_which_any_call_fails_is_whole_or_did_not_happen() {
+    let name = "a_map_or_unmap_of_which_any_call_fails_is_whole_or_did_not_happen";
+    in_child(module_path!(), name, &[], || {
+        let mut driver = driver();
+        let (page, pages) = (20 * MIB, 4);
+        let range = driver.reserve(pages * page).unwrap();
+        let (mut maps_failed, mut unmaps_failed) = (0, 0);
+        for n in 1.. {
+            fail(n, 999);
+            let mapped = driver.map(range, pages * page, page);
+            let failed_at_map = has_failed();
+            if mapped.is_err() {
+                maps_failed += 1;
+                assert_eq!((live(Kind::Mappings), live(Kind::Handles), held()), (0, 0, 0), "call {n}");
+                fail(0, 0);
+                driver.map(range, pages * page, page).unwrap();
+            }
+            assert_eq!((live(Kind::Mappings), held()), (pages, pages * page), "call {n}");
+            let unmapped = driver.unmap(range, pages * page, page);
+            if unmapped.is_err() {
+                unmaps_failed += 1;
+                assert_eq!((live(Kind::Mappings), held()), (pages, pages * page), "call {n}");
+                let contents = vec![5; 512];
+                assert!(is_usable(&driver, range.0 + (pages - 1) * page, &contents), "call {n}");
+                assert!(is_usable(&driver, range.0, &contents), "call {n}");
+                driver.unmap(range, pages * page, page).unwrap();
+            }
+            let failed = has_failed();
+            fail(0, 0);
+            // Memory whose release the driver refused is offered again with the next call.
+            driver.map(range, page, page).unwrap();
+            driver.unmap(range, page, page).unwrap();
+            assert_eq!((live(Kind::Mappings), live(Kind::Handles), held()), (0, 0, 0), "call {n}");
+            if !failed && !failed_at_map {
+                break;
+            }
+        }
+        // Creating, mapping, granting; waiting, unmapping.
+        assert!(maps_failed >= 2 * pages + 1 && unmaps_failed > pages, "{maps_failed} and {unmaps_failed}");
+        driver.release(range, pages * page).unwrap();
+    });
+}
+
+/// Whether contents can be copied to an address.
+fn is_usable(driver: &CudaDriver, address: u64, contents: &[u8]) -> bool {
+    driver.context().bind().unwrap();
+    copy(address, contents) && bytes_at(address, contents.len() as u64) == contents
 }

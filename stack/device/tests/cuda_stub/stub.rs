@@ -194,6 +194,13 @@ pub(crate) fn give_kernel(context: &CudaContext) {
     assert!(ask!("headroom_stub_give_kernel", fn(stream: u64) -> bool));
 }
 
+/// Copies to device memory as a program does that has its context bound; false where the driver refuses.
+pub(crate) fn copy(to: u64, contents: &[u8]) -> bool {
+    // SAFETY: the contents live through the call, which does not keep them.
+    let answer = unsafe { cudarc::driver::sys::cuMemcpyHtoD_v2(to, contents.as_ptr().cast(), contents.len()) };
+    answer == cudarc::driver::sys::CUresult::CUDA_SUCCESS
+}
+
 /// The bytes of device memory from an address on.
 pub(crate) fn bytes_at(address: u64, count: u64) -> Vec<u8> {
     let byte = |address: u64| ask!("headroom_stub_byte", fn(address: u64) -> u8);
