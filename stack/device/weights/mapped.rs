@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use rustc_hash::FxHashMap;
 use safetensors::{SafeTensorError, SafeTensors};
 
 /// Why a file of weights cannot be used.
@@ -48,6 +49,8 @@ pub struct MappedWeights {
     file: File,
     path: PathBuf,
     tensors: Vec<TensorSpan>,
+    /// Name → place in `tensors`: a load asks for each of a few thousand by its name.
+    places: FxHashMap<String, usize>,
 }
 
 impl MappedWeights {
@@ -77,7 +80,8 @@ impl MappedWeights {
         // would cost every load.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         let tensors = spans(&map).map_err(|error| malformed(explain(&error, file_bytes)))?;
-        Ok(Self { map, file, path: path.to_owned(), tensors })
+        let places = tensors.iter().enumerate().map(|(place, span)| (span.name.clone(), place)).collect();
+        Ok(Self { map, file, path: path.to_owned(), tensors, places })
     }
 
     /// Whether the file is still as long as it was: reading behind a new end would end the process.
@@ -109,7 +113,7 @@ impl MappedWeights {
 
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorSpan> {
-        self.tensors.iter().find(|span| span.name == name)
+        self.places.get(name).and_then(|place| self.tensors.get(*place))
     }
 }
 
