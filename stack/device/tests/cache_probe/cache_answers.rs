@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headroom_base::{AllocatorKind, InvalidReason, MIB, Validity};
-use headroom_device::cache::{Cache, Event, Observer};
+use headroom_device::cache::{Cache, Event, Observer, WeightsSource};
 use headroom_device::probe::HookError;
 use headroom_device::{LockedModel, ModelSpec, PieceSpec};
 
@@ -120,6 +120,18 @@ fn a_model_that_goes_in_two_moves_stands_once_with_the_bytes_of_both() {
     let moves: Vec<_> = locked.report().moves.iter().map(|moved| (moved.bytes, moved.remaining_bytes)).collect();
     assert_eq!(moves, [(14 * MIB, 266 * MIB)]);
     assert_eq!(rig.resident_mib("m"), 266);
+}
+
+#[test]
+fn of_equal_pieces_the_last_one_has_the_remainder() {
+    for (total_bytes, pieces, expected) in
+        [(11, 3, vec![3, 3, 5]), (12, 3, vec![4; 3]), (2, 3, vec![0, 0, 2]), (7, 1, vec![7]), (7, 0, vec![7])]
+    {
+        let WeightsSource::Synthetic(made) = ModelSpec::of_bytes("m", total_bytes, pieces).weights else {
+            panic!("the pieces are of no file")
+        };
+        assert_eq!(made.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), expected, "{total_bytes} in {pieces}");
+    }
 }
 
 /// What happens when a lock begins to wait.

@@ -6,6 +6,7 @@ mod cache_edges;
 mod cache_locking;
 mod cache_properties;
 mod cache_waits;
+mod cache_words;
 mod faults;
 mod probe_stretches;
 mod probe_windows;
