@@ -70,7 +70,8 @@ const ON_FITTED_CARDS: [OfASubject; 3] = [
 ];
 
 /// The further checks of an attached card.
-const ON_A_GPU: [OfASubject; 3] = [
+const ON_A_GPU: [OfASubject; 4] = [
+    OfASubject { name: "computes", run: checks::computes },
     OfASubject { name: "capacity", run: checks::capacity },
     OfASubject { name: "out_of_memory", run: checks::out_of_memory },
     OfASubject { name: "same_counters", run: checks::same_counters },

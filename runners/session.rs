@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use headroom_base::{Case, DType, Environment, Measurement};
 use headroom_device::cache::{Cache, CacheError, LockReport, LockedModel, ModelKey, ModelSpec, PieceSpec};
+use headroom_device::device::Device;
 use headroom_device::probe::Scope;
 use headroom_family::{Architecture, Family, Model, Weights};
 
@@ -137,12 +138,44 @@ impl<'f> Session<'f> {
         self.run(request)
     }
 
-    fn run_locked(&self, request: &StepRequest<'_>, work: &Work<'_>) -> Result<StepReport, StepError> {
+    /// Locks what a step locks and lets `look` have the device and the work that a run of it is given. Nothing is
+    /// measured.
+    ///
+    /// # Errors
+    /// As [`StepError`] says, and what `look` says; the locks are given back whatever happens.
+    pub fn inspect<T>(
+        &self,
+        request: &StepRequest<'_>,
+        look: impl FnOnce(&Device, &Work<'_>) -> Result<T, RunError>,
+    ) -> Result<T, StepError> {
+        let failed = |source| StepError::Run { source, measurement: None };
+        let device = self.cache.device();
+        let model = self.model(request.model)?;
+        let (architecture, execution) =
+            (self.architecture(model, &request.case)?, self.execution(model, &request.case));
+        let work = Work { architecture, case: request.case, execution, weights: &[], inputs: &[] };
+        let inputs = self.runner.prepare(device, &work).map_err(failed)?;
+        let outcome = self.locked(request).and_then(|(_beside, locked)| {
+            let weights = locked.weights();
+            look(device, &Work { weights: &weights, inputs: inputs.holdings(), ..work }).map_err(failed)
+        });
+        let released = inputs.release(device).map_err(failed);
+        let looked = outcome?;
+        released.map(|()| looked)
+    }
+
+    /// The locks of a step: those beside the model, and its own.
+    fn locked(&self, request: &StepRequest<'_>) -> Result<(Vec<LockedModel>, LockedModel), StepError> {
         let mut beside = Vec::new();
         for key in request.with {
             beside.push(self.cache.lock(&ModelKey::from(key.as_str()), None)?);
         }
         let locked = self.cache.lock(&ModelKey::from(request.model), request.working_bytes)?;
+        Ok((beside, locked))
+    }
+
+    fn run_locked(&self, request: &StepRequest<'_>, work: &Work<'_>) -> Result<StepReport, StepError> {
+        let (_beside, locked) = self.locked(request)?;
         let weights = locked.weights();
         let outcome = self.runner.run(self.cache.device(), &Work { weights: &weights, ..work.clone() });
         if let Err(error) = &outcome {

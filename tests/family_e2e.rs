@@ -54,8 +54,8 @@ fn to_mimic(trial: Trial) -> libtest_mimic::Trial {
 /// What is checked, written down apart from the code that makes the trials: a check that is lost there is missed here.
 const ON_EACH_DEVICE: [&str; 4] = ["plan", "pipeline", "calibration", "reconcile"];
 const ON_FITTED_CARDS: [&str; 3] = ["capacity", "perturbed", "scripted"];
-const ON_A_GPU: [&str; 7] =
-    ["plan", "pipeline", "calibration", "reconcile", "capacity", "out_of_memory", "same_counters"];
+const ON_A_GPU: [&str; 8] =
+    ["plan", "pipeline", "calibration", "reconcile", "computes", "capacity", "out_of_memory", "same_counters"];
 
 /// The families that calibrate a decode, which an attached card also does after it has been used.
 const WITH_A_DECODE: [&str; 11] =

@@ -10,7 +10,8 @@ use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{CudaRunner, Executed};
+use headroom_runners::cuda::{CudaRunner, Executed, GivenContents, Results};
+use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
 use super::{Attached, Ballast, CardFacts, Opener};
@@ -83,6 +84,15 @@ impl Attached for Cuda {
 
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
         self.runner.executed(work)
+    }
+
+    fn results(&self, device: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError> {
+        let results = self.runner.results(device, computation, &GivenContents::default())?;
+        Ok(results.iter().map(Results::values).collect())
+    }
+
+    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError> {
+        self.runner.not_finite(device, work)
     }
 
     fn memory(&self) -> Result<MemoryInfo, DriverError> {

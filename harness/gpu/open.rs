@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headroom_base::{Backend, DeviceClass, Reading};
 use headroom_device::device::DeviceParts;
-use headroom_device::{DriverError, MemoryInfo, Settings};
+use headroom_device::{Device, DriverError, MemoryInfo, Settings};
 use headroom_runners::cuda::Executed;
+use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
 /// Memory that lies outside every allocator until this is dropped: what another program on the card would hold.
@@ -50,6 +51,19 @@ pub trait Attached: Send + Sync + fmt::Debug {
     /// When it is not known, or a library cannot tell.
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError>;
 
+    /// Executes a computation whose parameters and inputs hold what it says of them, and returns each output's values,
+    /// row by row. What it needs lies on `device` meanwhile.
+    ///
+    /// # Errors
+    /// When there is no room, or a launch fails.
+    fn results(&self, device: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError>;
+
+    /// Runs an operation once and counts what of its results is infinite or no number.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError>;
+
     /// Takes memory outside every allocator.
     ///
     /// # Errors
@@ -66,7 +80,7 @@ pub trait Attached: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When the device says that it does not hold one of them.
-    fn leave(&self, device: &headroom_device::Device) -> Result<(), RunError>;
+    fn leave(&self, device: &Device) -> Result<(), RunError>;
 }
 
 /// What is known of a card before it is opened.

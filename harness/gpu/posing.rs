@@ -9,6 +9,8 @@ use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, DriverCall, SimulatedCard, SimulatedDriver};
 use headroom_device::{Address, Device, Driver, DriverError, MemoryInfo, Settings};
 use headroom_runners::cuda::Executed;
+use headroom_runners::programs::Computation;
+use headroom_runners::reference::{Contents, execute};
 use headroom_runners::{Inputs, RunError, Runner, SimulatedRunner, Work};
 
 use super::{Attached, Ballast, CardFacts, Opener};
@@ -27,6 +29,10 @@ pub(crate) struct Posing {
     devices: AtomicU64,
     /// Whether its context is lost.
     pub(crate) lost: AtomicBool,
+    /// Whether one value of every computation is wrong.
+    pub(crate) computes_wrong: AtomicBool,
+    /// How many results of every run are no numbers.
+    pub(crate) not_finite: AtomicU64,
 }
 
 impl Posing {
@@ -34,7 +40,14 @@ impl Posing {
         let card = SimulatedCard::new(CardSettings { context_bytes: CONTEXT_BYTES, ..CardSettings::new(gib * GIB) });
         let runner = Arc::new(Loading { runner: SimulatedRunner::new(), card: card.clone(), taken: Mutex::default() });
         runner.take();
-        Arc::new(Self { card, runner, devices: AtomicU64::new(0), lost: AtomicBool::new(false) })
+        Arc::new(Self {
+            card,
+            runner,
+            devices: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
+            computes_wrong: AtomicBool::new(false),
+            not_finite: AtomicU64::new(0),
+        })
     }
 
     /// The card as it is.
@@ -70,6 +83,21 @@ impl Attached for Posing {
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
         let program = headroom_runners::programs::program(work.architecture, &work.case, &work.execution)?;
         Ok(Executed { program, differences: Vec::new() })
+    }
+
+    fn results(&self, _: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError> {
+        let failed =
+            |error: headroom_runners::reference::ReferenceError| RunError::Failed { message: error.to_string() };
+        let results = execute(&computation, &Contents::default()).map_err(failed)?;
+        let mut values: Vec<Vec<f64>> = results.outputs.into_iter().map(|output| output.values).collect();
+        if self.computes_wrong.load(Ordering::SeqCst) {
+            values[0][0] += 1.0;
+        }
+        Ok(values)
+    }
+
+    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError> {
+        self.runner.run(device, work).map(|()| self.not_finite.load(Ordering::SeqCst))
     }
 
     fn memory(&self) -> Result<MemoryInfo, DriverError> {

@@ -37,8 +37,17 @@ fn every_check_of_a_small_family_holds_on_an_attached_card_and_says_so() {
     let world = world(&[(&card, uuid)]);
     let chosen = on_cards(&world, "taesd");
     let names: Vec<_> = chosen.iter().map(Trial::check).collect();
-    let expected =
-        ["plan", "pipeline", "calibration", "reconcile", "capacity", "out_of_memory", "same_counters", "warm_server"];
+    let expected = [
+        "plan",
+        "pipeline",
+        "calibration",
+        "reconcile",
+        "computes",
+        "capacity",
+        "out_of_memory",
+        "same_counters",
+        "warm_server",
+    ];
     assert_eq!(names, expected);
     let report = run_trials(&chosen, provenance(Vec::new()), &|_, _| {});
     for trial in &report.trials {
@@ -190,4 +199,22 @@ fn an_attached_card_has_every_allocator_and_is_no_simulation() {
     assert!(!place.is_simulated());
     assert_eq!(place.retained(), headroom_base::Reading::Bytes(0));
     assert_eq!(place.environment(AllocatorKind::Native).soft.driver, "1.2.3");
+}
+
+#[test]
+fn a_card_that_computes_something_else_or_no_numbers_is_told() {
+    let card = Posing::with_gib(24);
+    let world = world(&[(&card, "GPU-wrong")]);
+    let says = |expected: &str| {
+        let check = ended(&world, "taesd", "computes").check;
+        assert_eq!(check.outcome, Outcome::Failed);
+        assert!(check.message.as_ref().is_some_and(|text| text.contains(expected)), "{:?}", check.message);
+    };
+    card.computes_wrong.store(true, Ordering::SeqCst);
+    says("in the root mean square");
+    card.computes_wrong.store(false, Ordering::SeqCst);
+    card.not_finite.store(7, Ordering::SeqCst);
+    says("7 results are infinite or no numbers");
+    card.not_finite.store(0, Ordering::SeqCst);
+    assert_eq!(ended(&world, "taesd", "computes").check.outcome, Outcome::Passed);
 }

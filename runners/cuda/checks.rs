@@ -1,5 +1,6 @@
 //! What checks ask of a GPU: results read back, and whether all of them are numbers.
 
+use headroom_base::DType;
 use headroom_device::cache::WeightHolding;
 use headroom_device::device::{Device, Holding};
 
@@ -32,6 +33,27 @@ pub struct Results {
     pub sizes: Vec<u64>,
     /// Its elements, row by row.
     pub contents: Vec<u8>,
+}
+
+impl Results {
+    /// Its elements as numbers, row by row.
+    pub fn values(&self) -> Vec<f64> {
+        let of = |bytes: &[u8]| match self.element {
+            Element::Float(DType::Fp16) => f64::from(half::f16::from_le_bytes(word(bytes))),
+            Element::Float(DType::Bf16) => f64::from(half::bf16::from_le_bytes(word(bytes))),
+            Element::Float(DType::Fp32) => f64::from(f32::from_le_bytes(word(bytes))),
+            Element::Fp64 => f64::from_le_bytes(word(bytes)),
+            Element::Int64 => i64::from_le_bytes(word(bytes)) as f64,
+            Element::Int32 => f64::from(i32::from_le_bytes(word(bytes))),
+            Element::Bool => f64::from(bytes[0] != 0),
+        };
+        self.contents.chunks_exact(self.element.bytes() as usize).map(of).collect()
+    }
+}
+
+/// The bytes of one element.
+fn word<const BYTES: usize>(bytes: &[u8]) -> [u8; BYTES] {
+    std::array::from_fn(|at| bytes[at])
 }
 
 impl CudaRunner {

@@ -26,6 +26,7 @@ mod recordings;
 mod residual;
 mod shape;
 pub mod show;
+pub mod small;
 mod t5;
 mod tiling;
 mod transformer_block;
