@@ -1,6 +1,7 @@
 //! The card under a bench, to be looked at and made tight from outside: one of numbers, or one that is attached.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headroom_base::Reading;
@@ -32,7 +33,7 @@ pub enum Card {
 pub struct AttachedCard {
     attached: Arc<dyn Attached>,
     device: Device,
-    total_bytes: u64,
+    total_bytes: Arc<AtomicU64>,
     /// Held outside every allocator, with its bytes, so that the card is as full as a check wants it.
     ballast: Arc<Mutex<Option<(Ballast, u64)>>>,
 }
@@ -46,7 +47,7 @@ impl fmt::Debug for AttachedCard {
 impl AttachedCard {
     /// The card under `device`, which `attached` made.
     pub fn new(attached: Arc<dyn Attached>, device: Device, total_bytes: u64) -> Self {
-        Self { attached, device, total_bytes, ballast: Arc::default() }
+        Self { attached, device, total_bytes: Arc::new(AtomicU64::new(total_bytes)), ballast: Arc::default() }
     }
 
     /// What the process holds beside the ballast: the driver's word, or where it has none the context, the libraries and
@@ -88,7 +89,7 @@ impl Card {
     pub fn total_bytes(&self) -> u64 {
         match self {
             Self::Simulated { card, .. } => card.settings().total_bytes,
-            Self::Attached(card) => card.total_bytes,
+            Self::Attached(card) => card.total_bytes.load(Ordering::SeqCst),
         }
     }
 
@@ -130,6 +131,29 @@ impl Card {
             }
             Self::Attached(card) => Ok(card.leave_free(bytes)?),
         }
+    }
+
+    /// Lets others hold so much more, in whole pages.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn others_grow(&self, bytes: u64) -> Result<(), BenchError> {
+        self.leave_free(self.free_bytes()?.saturating_sub(bytes))
+    }
+
+    /// Makes it a card of so much less, in whole pages.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn shrink(&self, bytes: u64) -> Result<(), BenchError> {
+        match self {
+            Self::Simulated { card, .. } => card.change(|settings| settings.total_bytes -= bytes),
+            Self::Attached(card) => {
+                card.total_bytes.fetch_sub(bytes, Ordering::SeqCst);
+                self.others_grow(bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Undoes what [`leave_free`](Self::leave_free) or [`limit`](Self::limit) did.

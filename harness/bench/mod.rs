@@ -97,13 +97,16 @@ pub struct Bench<'a> {
 /// An attached card's device that goes with its bench.
 struct Leaves {
     attached: Arc<dyn Attached>,
-    device: Device,
+    cache: Cache,
 }
 
 impl Drop for Leaves {
     fn drop(&mut self) {
-        // Whoever drives the card gives the rest back with the device; nobody is there to be told of a failure.
-        let _ = self.attached.leave(&self.device);
+        // The device gives all of it back when it goes. It stays where a hook holds on to it, and then no model may stay
+        // with it. Nobody is there to be told of a failure.
+        let _ = self.cache.offload_unlocked();
+        let _ = self.attached.leave(self.cache.device());
+        let _ = self.cache.device().empty_cache();
     }
 }
 
@@ -112,7 +115,7 @@ struct Parts {
     card: Card,
     device: Device,
     runner: Arc<dyn Runner>,
-    leaves: Option<Leaves>,
+    attached: Option<Arc<dyn Attached>>,
 }
 
 impl<'a> Subject<'a> {
@@ -136,14 +139,15 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// When the cache refuses a model, the driver refuses, or something is wanted that only a simulated card can be.
     pub fn bench(&self, setup: &Setup) -> Result<Bench<'a>, BenchError> {
-        let Parts { card, device, runner, leaves } = match self.place {
+        let Parts { card, device, runner, attached } = match self.place {
             Place::Simulated(device) => self.on_a_simulated(device, setup),
             Place::Gpu(gpu) => self.on_an_attached(gpu, setup)?,
         };
         let floor_bytes = setup.floor_bytes.unwrap_or(DEFAULT_DEVICE_WORKING_BYTES);
         let cache = Cache::new(device, CacheSettings { floor_bytes, ..CacheSettings::default() });
+        let _leaves = attached.map(|attached| Leaves { attached, cache: cache.clone() });
         let session = Session::new(self.family, cache, Arc::clone(&runner), self.environment())?;
-        Ok(Bench { card, session, runner, subject: *self, floor_bytes, _leaves: leaves })
+        Ok(Bench { card, session, runner, subject: *self, floor_bytes, _leaves })
     }
 
     fn on_a_simulated(&self, device: &SimulatedDevice, setup: &Setup) -> Parts {
@@ -164,7 +168,7 @@ impl<'a> Subject<'a> {
             (None, Some(seed)) => Arc::new(SimulatedRunner::with_workspace_steps(WorkspaceSteps { seed, percent: 12 })),
             (None, None) => Arc::new(SimulatedRunner::new()),
         };
-        Parts { card: card.into(), device: setup.built(parts), runner, leaves: None }
+        Parts { card: card.into(), device: setup.built(parts), runner, attached: None }
     }
 
     fn on_an_attached(&self, gpu: &OpenGpu, setup: &Setup) -> Result<Parts, BenchError> {
@@ -182,8 +186,7 @@ impl<'a> Subject<'a> {
             card.limit(total_bytes.saturating_sub(gpu.others_bytes()))?;
         }
         let runner = setup.runner.clone().unwrap_or_else(|| attached.runner());
-        let leaves = Leaves { attached: Arc::clone(attached), device: device.clone() };
-        Ok(Parts { card, device, runner, leaves: Some(leaves) })
+        Ok(Parts { card, device, runner, attached: Some(Arc::clone(attached)) })
     }
 
     /// The models that are locked beside a model whenever the pipeline runs it.

@@ -1,6 +1,6 @@
 //! Another party's lock beside a window: seen whenever it comes, held at the decision by a hook and never by a sleep.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use headroom_base::{InvalidReason, Validity};
 use headroom_device::cache::ModelKey;
@@ -47,15 +47,17 @@ type Deed = Box<dyn Fn(&Cache) -> Result<(), CheckError> + Send + Sync>;
 
 /// Another party that is held until a window registers, and acts then.
 struct OtherParty {
-    cache: OnceLock<Cache>,
+    /// Taken away again after its window: a device that its own hook holds on to would never go.
+    cache: Mutex<Option<Cache>>,
     deed: Deed,
 }
 
 impl Hook for OtherParty {
     fn at(&self, point: HookPoint) -> Result<(), HookError> {
         let acts = point == HookPoint::WindowRegistered;
-        let Some(cache) = self.cache.get().filter(|_| acts) else { return Ok(()) };
-        (self.deed)(cache).map_err(|error| HookError(error.to_string()))
+        let cache = self.cache.lock().map_err(|error| HookError(error.to_string()))?.clone();
+        let Some(cache) = cache.filter(|_| acts) else { return Ok(()) };
+        (self.deed)(&cache).map_err(|error| HookError(error.to_string()))
     }
 }
 
@@ -65,15 +67,20 @@ fn registered_beside(
     deed: Deed,
     before: impl FnOnce(&Cache) -> Result<(), CheckError>,
 ) -> Result<Validity, CheckError> {
-    let other = Arc::new(OtherParty { cache: OnceLock::new(), deed });
+    let other = Arc::new(OtherParty { cache: Mutex::new(None), deed });
     let setup = Setup { hook: Some(Arc::clone(&other) as Arc<dyn Hook>), ..Setup::default() };
     let bench = stage.bench_with(setup, |scene| scene.take(scene.need_bytes))?;
     let cache = bench.session.cache();
     cache.add(neighbour("other", 100))?;
     before(cache)?;
-    // Set once: the hook was made here.
-    let _ = other.cache.set(cache.clone());
-    Ok(window(stage, &bench)?.validity)
+    let hand = |cache: Option<Cache>| {
+        let other = other.cache.lock().map(|mut known| *known = cache);
+        other.map_err(|error| CheckError::violated(error.to_string()))
+    };
+    hand(Some(cache.clone()))?;
+    let measured = window(stage, &bench);
+    hand(None)?;
+    Ok(measured?.validity)
 }
 
 fn a_lock_that_slips_in_while_a_window_registers_is_seen(stage: &Stage<'_>) -> Result<(), CheckError> {

@@ -80,7 +80,7 @@ fn a_plan_leaves_room_for_others_to_grow(stage: &Stage<'_>) -> Result<(), CheckE
     let floor = stage.subject.place.outside_bytes() + LEFT_TO_OTHERS;
     let outside_floor = |terms| CapacityTerms { outside_floor_bytes: floor, ..terms };
     let plan = planned(stage, &bench, &stage.record(), outside_floor)?;
-    bench.card.simulated()?.set_others_bytes(floor);
+    bench.card.others_grow(LEFT_TO_OTHERS)?;
     run_planned(stage, &bench, &plan)
 }
 
@@ -105,7 +105,7 @@ fn a_plan_leaves_room_for_what_the_driver_keeps(stage: &Stage<'_>) -> Result<(),
 /// On a card that lacks one page for its largest size, that size is not planned: its model would have to give way.
 fn a_planned_size_never_costs_its_model_the_card(stage: &Stage<'_>) -> Result<(), CheckError> {
     let bench = tight(stage, Setup::default())?;
-    bench.card.simulated()?.change(|settings| settings.total_bytes -= 2 * PAGE_BYTES);
+    bench.card.shrink(2 * PAGE_BYTES)?;
     let plan = planned(stage, &bench, &stage.record(), |terms| terms)?;
     run_planned(stage, &bench, &plan)
 }
