@@ -80,6 +80,12 @@ pub enum RunError {
     /// The device had no room.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
+    /// A library beside the allocator found no room on the device.
+    #[error("{message}")]
+    LibraryOutOfMemory {
+        /// What it said.
+        message: String,
+    },
     /// No program is known for it.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
@@ -100,7 +106,11 @@ pub enum RunError {
 impl RunError {
     /// Whether the device ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::Allocation(error) if error.is_out_of_memory())
+        match self {
+            Self::Allocation(error) => error.is_out_of_memory(),
+            Self::LibraryOutOfMemory { .. } => true,
+            Self::Unsupported(_) | Self::Inconsistent { .. } | Self::Failed { .. } => false,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::library::compiler::{self, Code};
 use super::library::dnn::Dnn;
 use super::library::driver::{Kernel, Module, download, upload};
 use super::plan::call::{Argument, Call, ConvolutionCall, Instance, KernelCall, ProductCall};
+use super::plan::convolution;
 use super::workspaces::Answer;
 
 /// Who makes the process grow beside the allocator.
@@ -76,7 +77,7 @@ impl GpuEngine {
     }
 
     /// What cuDNN asks for.
-    pub(super) fn decide(&mut self, shape: &super::plan::convolution::ConvolutionShape) -> Result<Answer, CudaError> {
+    pub(super) fn decide(&mut self, shape: &convolution::ConvolutionShape) -> Result<Answer, CudaError> {
         let Self { dnn, context, grown, .. } = self;
         measured(context, grown, CUDNN, || dnn.decide(shape))
     }
@@ -147,9 +148,10 @@ impl GpuEngine {
 
     fn product(&mut self, call: &ProductCall, address: &Addresses<'_>) -> Result<(), CudaError> {
         let order = if call.biased { [Library::CublasLt, Library::Cublas] } else { Library::ALL };
-        if let Some(&(at, bytes)) = order.iter().find_map(|library| self.workspaces.get(library.name())) {
-            // SAFETY: a library's workspace is kept by the runner for as long as the engine lives.
-            unsafe { self.blas.work_in(at, bytes) }?;
+        match order.iter().find_map(|library| self.workspaces.get(library.name())) {
+            // SAFETY: a library's workspace is kept by the runner until it is forgotten here.
+            Some(&(at, bytes)) => unsafe { self.blas.work_in(at, bytes) }?,
+            None => self.blas.work_alone(self.context.stream())?,
         }
         let first = self.known.insert(format!("product {:?} {:?}", call.dtype, call.gemm));
         let Self { blas, context, grown, .. } = self;
@@ -175,7 +177,8 @@ impl GpuEngine {
             // library was asked for this shape.
             unsafe { dnn.convolve(&call.shape, places, workspace) }
         };
-        if first { measured(context, grown, CUDNN, convolve) } else { convolve() }
+        let done = if first { measured(context, grown, CUDNN, convolve) } else { convolve() }?;
+        if done { Ok(()) } else { self.kernel(&convolution::own_kernel(call)?, address) }
     }
 }
 

@@ -98,8 +98,43 @@ pub enum CudaError {
     },
 }
 
+/// The codes by which the driver, cuBLAS and cuDNN say that the device has no room.
+const OUT_OF_MEMORY_CODES: [(&str, i64); 3] = [("the CUDA driver", 2), ("cuBLAS", 3), ("cuDNN", 4004)];
+
+impl CudaError {
+    /// Whether the device ran out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Driver(DriverError::OutOfMemory { .. }) => true,
+            Self::Call { library, code, .. } => OUT_OF_MEMORY_CODES.contains(&(library, *code)),
+            Self::Launch { error, .. } => error.is_out_of_memory(),
+            _ => false,
+        }
+    }
+}
+
 impl From<CudaError> for RunError {
     fn from(error: CudaError) -> Self {
-        Self::Failed { message: error.to_string() }
+        let message = error.to_string();
+        if error.is_out_of_memory() { Self::LibraryOutOfMemory { message } } else { Self::Failed { message } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_without_room_is_out_of_memory_and_another_failure_is_not() {
+        let call = |library, code| {
+            let error = CudaError::Call { library, call: "a call".to_owned(), code, name: "A_CODE".to_owned() };
+            RunError::from(CudaError::Launch { kernel: "K".to_owned(), place: "here".to_owned(), error: error.into() })
+        };
+        for (library, code) in OUT_OF_MEMORY_CODES {
+            assert!(call(library, code).is_out_of_memory(), "{library}");
+            assert!(!call(library, code + 1).is_out_of_memory(), "{library}");
+        }
+        let said = call("cuDNN", 5000).to_string();
+        assert_eq!(said, "K at here: cuDNN failed at a call (code 5000: A_CODE)");
     }
 }

@@ -54,6 +54,16 @@ impl Blas {
         Ok(())
     }
 
+    /// Lets it use memory of its own again, in place of what it was given.
+    pub(in crate::cuda) fn work_alone(&mut self, stream: CUstream) -> Result<(), CudaError> {
+        if self.workspace.take().is_some() {
+            // Setting the stream takes back a workspace.
+            // SAFETY: handle and stream live.
+            check("cublasSetStream", unsafe { sys::cublasSetStream_v2(self.handle, stream.cast()) })?;
+        }
+        Ok(())
+    }
+
     /// Puts products on the stream, at these addresses of first operand, second operand and output.
     ///
     /// # Safety

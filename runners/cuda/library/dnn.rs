@@ -18,6 +18,20 @@ use crate::cuda::plan::convolution::ConvolutionShape;
 /// Algorithms that cuDNN is asked for at most; it has eight.
 const ALGORITHMS: usize = 10;
 
+/// Every algorithm, for where the heuristics have nothing to say.
+const ALL: [cudnnConvolutionFwdAlgo_t; 7] = [
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING,
+    cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_FFT,
+];
+/// Arithmetics to try them in, tensor cores first.
+const MATHS: [cudnnMathType_t; 3] =
+    [cudnnMathType_t::CUDNN_TENSOR_OP_MATH, cudnnMathType_t::CUDNN_DEFAULT_MATH, cudnnMathType_t::CUDNN_FMA_MATH];
+
 /// A handle of cuDNN and what it decided so far. Its context must be the thread's whenever it is used and when it is
 /// dropped.
 pub(in crate::cuda) struct Dnn {
@@ -26,10 +40,11 @@ pub(in crate::cuda) struct Dnn {
 }
 
 /// How a convolution is computed.
-struct Chosen {
-    descriptors: Descriptors,
-    algorithm: cudnnConvolutionFwdAlgo_t,
-    workspace_bytes: u64,
+enum Chosen {
+    /// By an algorithm of the library.
+    Library { descriptors: Descriptors, algorithm: cudnnConvolutionFwdAlgo_t, workspace_bytes: u64 },
+    /// Not by the library, which refuses it with this answer.
+    Refused(cudnnStatus_t),
 }
 
 fn check(call: &str, answer: cudnnStatus_t) -> Result<(), CudaError> {
@@ -50,17 +65,25 @@ impl Dnn {
         Ok(own)
     }
 
-    /// The workspace a convolution asks for, in bytes, and the algorithm's name. It is decided once for each shape.
+    /// The workspace a convolution asks for, in bytes, and the algorithm's name. It is decided once for each shape. What
+    /// the library refuses needs none.
     pub(in crate::cuda) fn decide(&mut self, shape: &ConvolutionShape) -> Result<(u64, String), CudaError> {
+        Ok(match self.chosen(shape)? {
+            Chosen::Library { algorithm, workspace_bytes, .. } => (*workspace_bytes, name_of(*algorithm)),
+            Chosen::Refused(answer) => (0, format!("an own kernel (cuDNN: {answer:?})")),
+        })
+    }
+
+    fn chosen(&mut self, shape: &ConvolutionShape) -> Result<&Chosen, CudaError> {
         if !self.chosen.contains_key(shape) {
             let chosen = self.choose(shape)?;
             self.chosen.insert(shape.clone(), chosen);
         }
-        let chosen = &self.chosen[shape];
-        Ok((chosen.workspace_bytes, name_of(chosen.algorithm)))
+        Ok(&self.chosen[shape])
     }
 
-    /// Puts a convolution on the stream: input, weights and output, and a workspace of the size it asks for.
+    /// Puts a convolution on the stream: input, weights and output, and a workspace of the size it asks for. Whether it
+    /// did: a convolution that is refused only now is refused from now on, and nothing was computed.
     ///
     /// # Safety
     /// The addresses are of memory of this device as large as the shape and the workspace say, and stay allocated until
@@ -70,15 +93,17 @@ impl Dnn {
         shape: &ConvolutionShape,
         [input, weights, output]: [u64; 3],
         workspace: u64,
-    ) -> Result<(), CudaError> {
-        self.decide(shape)?;
-        let Chosen { descriptors, algorithm, workspace_bytes } = &self.chosen[shape];
+    ) -> Result<bool, CudaError> {
+        let handle = self.handle;
+        let Chosen::Library { descriptors, algorithm, workspace_bytes } = self.chosen(shape)? else {
+            return Ok(false);
+        };
         let (one, zero) = (1.0_f32, 0.0_f32);
         // SAFETY: handle and descriptors live; factors are read before the call returns (they lie on the host); the
         // caller vouches for the addresses.
         let answer = unsafe {
             sys::cudnnConvolutionForward(
-                self.handle,
+                handle,
                 (&raw const one).cast::<c_void>(),
                 descriptors.input,
                 input as *const c_void,
@@ -94,19 +119,46 @@ impl Dnn {
             )
         };
         if answer == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-            return Ok(());
+            return Ok(true);
         }
-        check(&format!("cudnnConvolutionForward by {} of {shape:?}", name_of(*algorithm)), answer)
+        if refused(answer) {
+            self.chosen.insert(shape.clone(), Chosen::Refused(answer));
+            return Ok(false);
+        }
+        let by = name_of(*algorithm);
+        check(&format!("cudnnConvolutionForward by {by} of {shape:?}"), answer).map(|()| true)
     }
 
-    /// The first algorithm of the heuristics that can be used, as a framework without benchmarks takes it.
+    /// The first algorithm of the heuristics that can be used, as a framework without benchmarks takes it; where they
+    /// have none, the first of all that can.
     fn choose(&self, shape: &ConvolutionShape) -> Result<Chosen, CudaError> {
-        let descriptors = Descriptors::of(shape)?;
-        let Descriptors { input, weights, convolution, output } = descriptors;
+        let descriptors = match Descriptors::of(shape)? {
+            Ok(descriptors) => descriptors,
+            Err(refusal) => return Ok(Chosen::Refused(refusal)),
+        };
+        let listed = self.heuristics(&descriptors);
+        let others = ALL.into_iter().flat_map(|algorithm| MATHS.map(|math| (algorithm, math)));
+        let mut refusal = cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED;
+        for (algorithm, math) in listed.into_iter().chain(others) {
+            match self.workspace_bytes(&descriptors, algorithm, math) {
+                Ok(workspace_bytes) => return Ok(Chosen::Library { descriptors, algorithm, workspace_bytes }),
+                Err(answer) => refusal = answer,
+            }
+        }
+        if refused(refusal) {
+            return Ok(Chosen::Refused(refusal));
+        }
+        check(&format!("a convolution, of which no algorithm can be used: {shape:?}"), refusal)?;
+        Ok(Chosen::Refused(refusal))
+    }
+
+    /// What the heuristics list, the fastest first.
+    fn heuristics(&self, descriptors: &Descriptors) -> Vec<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)> {
+        let Descriptors { input, weights, convolution, output } = *descriptors;
         let mut found: c_int = 0;
         let mut figures: [MaybeUninit<cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] = [MaybeUninit::zeroed(); ALGORITHMS];
         // SAFETY: handle and descriptors live; there is room for as many figures as is said.
-        let asked = unsafe {
+        let answer = unsafe {
             let (most, into) = (ALGORITHMS as c_int, figures.as_mut_ptr().cast());
             let found = &raw mut found;
             sys::cudnnGetConvolutionForwardAlgorithm_v7(
@@ -120,39 +172,49 @@ impl Dnn {
                 into,
             )
         };
-        check(&format!("cudnnGetConvolutionForwardAlgorithm of {shape:?}"), asked)?;
-        let mut refusal = cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED;
-        for figure in figures.iter().take(usize::try_from(found).unwrap_or(0)) {
-            // SAFETY: the library wrote this many figures.
-            let figure = unsafe { figure.assume_init() };
-            if figure.status != cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-                continue;
-            }
-            let mut bytes = 0;
-            // SAFETY: the descriptor lives, and the figure's arithmetic is the library's own; handle and descriptors
-            // live and the place is valid.
-            let sized = unsafe {
-                let math = sys::cudnnSetConvolutionMathType(convolution, figure.mathType);
-                check("cudnnSetConvolutionMathType", math)?;
-                let place = &raw mut bytes;
-                sys::cudnnGetConvolutionForwardWorkspaceSize(
-                    self.handle,
-                    input,
-                    weights,
-                    convolution,
-                    output,
-                    figure.algo,
-                    place,
-                )
-            };
-            if sized == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-                return Ok(Chosen { descriptors, algorithm: figure.algo, workspace_bytes: bytes as u64 });
-            }
-            refusal = sized;
+        if answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS {
+            return Vec::new();
         }
-        check(&format!("a convolution, of which no algorithm can be used: {shape:?}"), refusal)?;
-        Err(CudaError::NoKernel { what: format!("{shape:?}") })
+        let count = usize::try_from(found).unwrap_or(0);
+        // SAFETY: the library wrote this many figures.
+        let figures = figures.iter().take(count).map(|figure| unsafe { figure.assume_init() });
+        let usable = figures.filter(|figure| figure.status == cudnnStatus_t::CUDNN_STATUS_SUCCESS);
+        usable.map(|figure| (figure.algo, figure.mathType)).collect()
     }
+
+    /// What an algorithm asks for in some arithmetic, which the descriptor is left in.
+    fn workspace_bytes(
+        &self,
+        descriptors: &Descriptors,
+        algorithm: cudnnConvolutionFwdAlgo_t,
+        math: cudnnMathType_t,
+    ) -> Result<u64, cudnnStatus_t> {
+        let Descriptors { input, weights, convolution, output } = *descriptors;
+        let mut bytes = 0;
+        // SAFETY: handle and descriptors live, and the place is valid.
+        let answers = unsafe {
+            let math = sys::cudnnSetConvolutionMathType(convolution, math);
+            let place = &raw mut bytes;
+            let sized = sys::cudnnGetConvolutionForwardWorkspaceSize(
+                self.handle,
+                input,
+                weights,
+                convolution,
+                output,
+                algorithm,
+                place,
+            );
+            [math, sized]
+        };
+        let failed = answers.into_iter().find(|answer| *answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS);
+        failed.map_or(Ok(bytes as u64), Err)
+    }
+}
+
+/// Whether an answer says that the library has nothing for what was asked, and nothing else is wrong.
+fn refused(answer: cudnnStatus_t) -> bool {
+    let code = answer as i64;
+    (2000..4000).contains(&code)
 }
 
 impl Drop for Dnn {
@@ -174,7 +236,8 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn of(shape: &ConvolutionShape) -> Result<Self, CudaError> {
+    /// The descriptors, or the library's answer where it cannot be told of such a convolution.
+    fn of(shape: &ConvolutionShape) -> Result<Result<Self, cudnnStatus_t>, CudaError> {
         let nothing = std::ptr::null_mut;
         let mut own = Self {
             input: nothing(),
@@ -202,27 +265,25 @@ impl Descriptors {
         let (mode, sums) = (cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, cudnnDataType_t::CUDNN_DATA_FLOAT);
         // SAFETY: places are valid, descriptors are used after they were made, and every list has as many numbers as is
         // said: sizes and strides one for each dimension, strides, padding and dilation one for each of space.
-        unsafe {
+        let told = unsafe {
             check("cudnnCreateTensorDescriptor", sys::cudnnCreateTensorDescriptor(&raw mut own.input))?;
             check("cudnnCreateTensorDescriptor", sys::cudnnCreateTensorDescriptor(&raw mut own.output))?;
             check("cudnnCreateFilterDescriptor", sys::cudnnCreateFilterDescriptor(&raw mut own.weights))?;
             check("cudnnCreateConvolutionDescriptor", sys::cudnnCreateConvolutionDescriptor(&raw mut own.convolution))?;
             let (sizes, strides) = (shape.input.as_ptr(), input_strides.as_ptr());
             let input = sys::cudnnSetTensorNdDescriptor(own.input, kind, rank, sizes, strides);
-            check(&format!("cudnnSetTensorNdDescriptor of the input of {shape:?}"), input)?;
             let (sizes, strides) = (shape.output.as_ptr(), output_strides.as_ptr());
             let output = sys::cudnnSetTensorNdDescriptor(own.output, kind, rank, sizes, strides);
-            check(&format!("cudnnSetTensorNdDescriptor of the output of {shape:?}"), output)?;
             let weights = sys::cudnnSetFilterNdDescriptor(own.weights, kind, format, rank, shape.weights.as_ptr());
-            check(&format!("cudnnSetFilterNdDescriptor of {shape:?}"), weights)?;
             let (padding, stride) = (shape.padding.as_ptr(), shape.stride.as_ptr());
             let (space, dilation) = (space as c_int, dilation.as_ptr());
             let convolution =
                 sys::cudnnSetConvolutionNdDescriptor(own.convolution, space, padding, stride, dilation, mode, sums);
-            check(&format!("cudnnSetConvolutionNdDescriptor of {shape:?}"), convolution)?;
             check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(own.convolution, math))?;
-        }
-        Ok(own)
+            [input, output, weights, convolution]
+        };
+        let failed = told.into_iter().find(|answer| *answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS);
+        Ok(failed.map_or(Ok(own), Err))
     }
 }
 

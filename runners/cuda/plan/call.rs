@@ -62,6 +62,8 @@ impl Argument {
 pub(in crate::cuda) enum Part {
     /// Products of any strides.
     Product,
+    /// Convolutions that cuDNN refuses.
+    Convolution,
     /// Normalisations.
     Norms,
     /// Softmax and reductions.
@@ -81,6 +83,7 @@ impl Part {
     pub(in crate::cuda) const fn source(self) -> &'static str {
         match self {
             Self::Product => include_str!("../kernels/product.cu"),
+            Self::Convolution => include_str!("../kernels/convolution.cu"),
             Self::Norms => include_str!("../kernels/norms.cu"),
             Self::Rows => include_str!("../kernels/rows.cu"),
             Self::Picks => include_str!("../kernels/picks.cu"),

@@ -6,7 +6,7 @@ use crate::cuda::error::CudaError;
 use crate::programs::computation::{Kernel, Launch, View};
 use crate::programs::{ConvolutionCall as TableCall, Element};
 
-use super::call::{Call, ConvolutionCall, Place};
+use super::call::{Argument, Call, ConvolutionCall, Instance, KernelCall, Part, Place, blocks_for, name_of};
 use super::pointwise;
 
 /// What decides how cuDNN computes a convolution, and how much workspace it asks for.
@@ -138,6 +138,40 @@ pub(super) fn calls(launch: &Launch) -> Result<Vec<Call>, CudaError> {
         calls.push(pointwise::added(output, &per_channel(bias, output)?)?);
     }
     Ok(calls)
+}
+
+/// A kernel for what cuDNN refuses: one thread for each element of the output, and no workspace.
+pub(in crate::cuda) fn own_kernel(call: &ConvolutionCall) -> Result<KernelCall, CudaError> {
+    const THREADS: u32 = 256;
+    let ConvolutionCall { shape, places: [input, weights, output], .. } = call;
+    let wide = |numbers: &[i32], filler: u64| {
+        let mut all: Vec<u64> = numbers.iter().map(|&number| u64::from(number.unsigned_abs())).collect();
+        // Two dimensions of space are three, the first of size 1.
+        if all.len().is_multiple_of(2) {
+            all.insert(all.len() - 2, filler);
+        }
+        all
+    };
+    let mut words = Vec::new();
+    for sizes in [&shape.output, &shape.input, &shape.weights] {
+        words.extend(wide(sizes, 1));
+    }
+    for sizes in [&shape.output, &shape.input, &shape.weights] {
+        words.extend(wide(&shape.strides(sizes)?, 0));
+    }
+    words.extend(wide(&shape.stride, 1));
+    words.extend(wide(&shape.padding, 0));
+    let parameters =
+        [("const Convolution", "shape"), ("void*", "out"), ("const void*", "input"), ("const void*", "weights")];
+    let elements: u64 = wide(&shape.output, 1).iter().product();
+    let types = [name_of(Element::Float(shape.dtype))];
+    Ok(KernelCall {
+        instance: Instance::of_template(Part::Convolution, "convolution", &types, THREADS, &parameters),
+        blocks: blocks_for(elements, u64::from(THREADS)),
+        threads: THREADS,
+        shared_bytes: 0,
+        arguments: vec![Argument::Words(words), Argument::At(*output), Argument::At(*input), Argument::At(*weights)],
+    })
 }
 
 /// A bias as an operand of the output's rank.

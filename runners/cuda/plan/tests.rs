@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::call::{Argument, Call, KernelCall};
 use super::product::{Batch, Gemm, Mapped, Matrix, Problem};
-use super::{calls, contents};
+use super::{calls, contents, convolution};
 use crate::programs::computation::Source;
 use crate::programs::{Execution, computation};
 
@@ -54,6 +54,7 @@ fn executions() -> Vec<Execution> {
 fn words_of(kind: &str) -> usize {
     match kind {
         "const Walk" => 2 + 6 + 5 * 6,
+        "const Convolution" => 6 * 5 + 2 * 3,
         "const Attention" | "const AttentionSingle" => 6 + 1 + 4 * 3,
         _ => 1,
     }
@@ -97,8 +98,12 @@ fn every_launch_of_every_architecture_has_a_kernel_that_is_given_what_it_declare
                 for launch in &computation.launches {
                     let planned = calls(launch).unwrap_or_else(|error| panic!("{case} {launch:?}: {error}"));
                     for call in planned {
-                        if let Call::Kernel(kernel) = call {
-                            assert_given_what_it_declares(&kernel);
+                        match call {
+                            Call::Kernel(kernel) => assert_given_what_it_declares(&kernel),
+                            Call::Convolution(call) => {
+                                assert_given_what_it_declares(&convolution::own_kernel(&call).unwrap());
+                            }
+                            Call::Product(_) => {}
                         }
                     }
                 }
