@@ -127,7 +127,7 @@ fn measuring_copies_from_every_kind_of_memory_in_every_manner_beside_the_plain_p
     let measured = |source: &str, manner: &str| {
         copies
             .iter()
-            .any(|copied| copied["source"] == source && copied["manner"] == manner && copied["threads"].is_null())
+            .any(|copied| copied["source"] == source && copied["manner"] == manner && copied["settings"].is_null())
     };
     assert_eq!((&copies[0]["manner"], &copies[0]["share_of_plain"]), (&"plain_pinned".into(), &1.0.into()));
     for source in ["pinned", "pageable", "mapped_file"] {

@@ -21,8 +21,9 @@ const PLAIN_PIECE_BYTES: usize = 64 << 20;
 
 const RUNS: usize = 5;
 
-/// How many staging threads are tried beside the usual number.
-const OTHER_THREADS: [usize; 4] = [2, 4, 12, 16];
+/// Threads, and bytes of a buffer, that are tried beside the usual ones.
+const OTHER_SETTINGS: [(usize, usize); 7] =
+    [(2, 4 << 20), (4, 4 << 20), (12, 4 << 20), (16, 4 << 20), (8, 1 << 20), (16, 1 << 20), (16, 2 << 20)];
 
 /// How contents are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,14 +53,21 @@ impl fmt::Display for Manner {
     }
 }
 
+/// How an upload was shared out.
+#[derive(Serialize)]
+pub(super) struct Shared {
+    pub(super) threads: usize,
+    pub(super) buffer_bytes: usize,
+}
+
 /// One measurement.
 #[derive(Serialize)]
 pub(super) struct Copied {
     pub(super) source: SourceKind,
     pub(super) manner: Manner,
-    /// Staging threads, where an upload uses another number than the usual one.
+    /// How the upload was shared out, where it was otherwise than usual.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) threads: Option<usize>,
+    pub(super) settings: Option<Shared>,
     /// What was copied in each run.
     pub(super) bytes: u64,
     /// How long each run took, in order.
@@ -73,7 +81,7 @@ pub(super) struct Copied {
 impl Copied {
     fn new(source: SourceKind, manner: Manner, bytes: u64, seconds: Vec<f64>) -> Self {
         let gib_per_second = bytes as f64 / (1_u64 << 30) as f64 / median(seconds.clone());
-        Self { source, manner, threads: None, bytes, seconds, gib_per_second, share_of_plain: 1.0 }
+        Self { source, manner, settings: None, bytes, seconds, gib_per_second, share_of_plain: 1.0 }
     }
 }
 
@@ -104,8 +112,9 @@ pub(super) fn measure_copies(
         if kind != SourceKind::Pinned {
             let each = |_: &mut dyn DeviceMemory, parts: &[UploadPart<'_>]| Ok(copy_each_part(context, parts)?);
             copies.push(timed(memory, kind, &source, Manner::CopyEachPiece, each)?);
-            for threads in OTHER_THREADS {
-                copies.push(with_threads(context, memory, kind, &source, threads)?);
+            for (threads, buffer_bytes) in OTHER_SETTINGS {
+                let settings = UploadSettings { threads, buffer_bytes };
+                copies.push(with_settings(context, memory, kind, &source, settings)?);
             }
         }
     }
@@ -142,17 +151,17 @@ fn uploaded(
     timed(memory, kind, source, manner, |memory, parts| Ok(memory.upload(parts)?))
 }
 
-fn with_threads(
+fn with_settings(
     context: &CudaContext,
     memory: &mut dyn DeviceMemory,
     kind: SourceKind,
     source: &Source,
-    threads: usize,
+    settings: UploadSettings,
 ) -> Result<Copied, Failure> {
-    let settings = UploadSettings { threads, ..UploadSettings::default() };
+    let UploadSettings { threads, buffer_bytes } = settings;
     let mut uploader = Uploader::with_settings(context.clone(), settings);
     let copied = timed(memory, kind, source, Manner::UploadPieces, |_, parts| Ok(uploader.upload(parts)?))?;
-    Ok(Copied { threads: Some(threads), ..copied })
+    Ok(Copied { settings: Some(Shared { threads, buffer_bytes }), ..copied })
 }
 
 /// Times one manner of copying. What is allocated for it is what would be on the device: a partial load has no room for

@@ -12,7 +12,7 @@ use headroom_device::lease::DeviceLease;
 use headroom_device::{Holding, Settings};
 use serde::Serialize;
 
-use self::copies::{Copied, measure_copies};
+use self::copies::{Copied, Shared, measure_copies};
 use self::pairs::{Pair, measure_pairs};
 use super::error::CliError;
 use super::exit::Exit;
@@ -110,13 +110,13 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
             vec![
                 copied.source.name().to_owned(),
                 copied.manner.to_string(),
-                copied.threads.map_or_else(String::new, |threads| threads.to_string()),
+                copied.settings.as_ref().map_or_else(String::new, shared),
                 Bytes(copied.bytes).to_string(),
                 format!("{:.1}", copied.gib_per_second),
                 format!("{:.1} %", copied.share_of_plain * 100.0),
             ]
         });
-        let header = ["from", "manner", ">threads", ">copied", ">GiB/s", ">of plain pinned"];
+        let header = ["from", "manner", "threads × buffer", ">copied", ">GiB/s", ">of plain pinned"];
         terminal.table(&header, &copies.collect::<Vec<_>>())?;
         let pairs = device
             .cached_pairs
@@ -125,6 +125,10 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
         terminal.table(&[">block", ">pairs", ">ns, allocate + free"], &pairs.collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+fn shared(settings: &Shared) -> String {
+    format!("{} × {}", settings.threads, Bytes(settings.buffer_bytes as u64))
 }
 
 /// A block's size; the smallest are too small for the units that sizes are printed in.
