@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "a table to ask, whatever each test needs of it")]
 
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -120,23 +121,43 @@ fn place(libraries: &Libraries, folder: &Path) {
     }
 }
 
-/// The stand-in's file, built once per process, with the sources beside this file.
+/// The stand-in's file, built from the sources beside this file. It is kept for later runs, under a name and in a folder
+/// where nobody takes it for a driver.
 fn stand_in() -> PathBuf {
-    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
-        let folder = tempfile::tempdir().unwrap();
-        let library = folder.path().join("stand-in.so");
-        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_stub/stand_in/lib.rs");
+        let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_stub/stand_in");
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let library = folder.join(format!("stand-in-{:016x}.so", hash_of(&sources)));
+        if library.is_file() {
+            return library;
+        }
+        // Built apart and renamed, since other processes may want it at the same time.
+        let apart = tempfile::tempdir_in(&folder).unwrap();
+        let built = apart.path().join("stand-in.so");
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
             .args(["--edition", "2024", "--crate-type", "cdylib", "--cap-lints", "allow", "-C", "opt-level=1", "-o"])
-            .args([&library, &source])
+            .args([&built, &sources.join("lib.rs")])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        (folder, library)
+        std::fs::rename(&built, &library).unwrap();
+        library
     };
-    BUILT.get_or_init(build).1.clone()
+    BUILT.get_or_init(build).clone()
+}
+
+/// A number that changes with any of the sources.
+fn hash_of(folder: &Path) -> u64 {
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        path.hash(&mut hasher);
+        std::fs::read(path).unwrap().hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// The stand-in as it is loaded in this process.
