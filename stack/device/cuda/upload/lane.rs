@@ -7,7 +7,7 @@ use super::pinned::HostMemory;
 use super::source::populate;
 use super::stream::{CopyStream, Event};
 use crate::cuda::CudaContext;
-use crate::driver::DriverError;
+use crate::driver::{DriverCall, DriverError};
 
 /// Two, so that one is filled while the other is copied up.
 const BUFFERS: usize = 2;
@@ -120,8 +120,12 @@ impl Lane {
         let start = buffer.memory.start();
         for piece in pieces {
             populate(piece.from)?;
-            assert!(piece.at + piece.from.len() <= buffer.memory.bytes(), "a chunk is longer than its buffer");
-            // SAFETY: the piece lies inside the buffer, as asserted; the buffer is no part of the contents; its last
+            if piece.at + piece.from.len() > buffer.memory.bytes() {
+                // No panic: copies are under way, and the caller's memory must stay until they are done.
+                let reason = "a chunk is longer than its buffer".to_owned();
+                return Err(DriverError::Failed { call: DriverCall::Copy, code: 0, reason });
+            }
+            // SAFETY: the piece lies inside the buffer, as was checked; the buffer is no part of the contents; its last
             // copy was waited for.
             unsafe { start.add(piece.at).copy_from_nonoverlapping(from_slice(piece.from), piece.from.len()) };
         }
