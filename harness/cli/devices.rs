@@ -58,6 +58,9 @@ struct LibraryRow {
     /// What is wrong with it, or why it was not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    /// The same for a line of a table.
+    #[serde(skip)]
+    problem_in_short: Option<String>,
 }
 
 /// A device that exists only in software.
@@ -154,8 +157,16 @@ fn library(library: Library) -> LibraryRow {
                 loaded.path.as_ref().map_or_else(|| loaded.file_name.clone(), |path| path.display().to_string()),
             ),
             problem: loaded.remark.clone(),
+            problem_in_short: loaded.remark.clone(),
         },
-        Err(error) => LibraryRow { name, found: false, version: None, path: None, problem: Some(error.to_string()) },
+        Err(error) => LibraryRow {
+            name,
+            found: false,
+            version: None,
+            path: None,
+            problem: Some(error.to_string()),
+            problem_in_short: Some(error.in_short()),
+        },
     }
 }
 
@@ -205,7 +216,7 @@ fn print(listing: &Listing, terminal: &mut Terminal<'_>) -> Result<(), CliError>
     let rows = listing.libraries.iter().map(|library| {
         let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let mut place = or_dash(&library.path);
-        if let Some(problem) = &library.problem {
+        if let Some(problem) = &library.problem_in_short {
             place = if library.found { format!("{place}; {problem}") } else { problem.clone() };
         }
         vec![library.name.to_owned(), or_dash(&library.version), place]

@@ -164,6 +164,18 @@ pub enum LibraryError {
     },
 }
 
+impl LibraryError {
+    /// The same for a line of a table: without the names that were tried, of which there are many.
+    pub fn in_short(&self) -> String {
+        match self {
+            Self::Missing { library, tried } => {
+                format!("not found under any of {} names; {}", tried.len(), library.remedy())
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
 fn load(library: Library) -> Result<LoadedLibrary, LibraryError> {
     let tried = library.file_names();
     let mut broken = None;
