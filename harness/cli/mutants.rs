@@ -28,49 +28,81 @@ pub(super) fn mutants(
     families: Option<&Path>,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
-    use crate::mutants::{GradingError, grade, grade_on};
+    use crate::mutants::{GradedThere, GradingError, grade, grade_on};
 
+    let started = std::time::Instant::now();
     let world = std::sync::Arc::new(crate::world::World::load(families)?);
     let folder = headroom_reports::OutputFolder::open(&args.output)?;
+    let there = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
     let mut graded = 0;
-    let mut remarks = Vec::new();
-    let graded_on = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
     let on_graded = &mut |grade: &headroom_reports::MutantGrade, of: usize| {
         graded += 1;
         if terminal.is_interactive() {
             terminal.remark(format!("{graded}/{of} {}", grade.name));
         }
-        if grade.killed_by.is_empty() {
-            remarks.push(survivor(grade));
-        }
     };
-    let outcome = match &graded_on {
+    let outcome = match &there {
         Some((families, turn)) => {
             let card = turn.open().ok_or_else(|| CliError::Unavailable("the GPU is not open".to_owned()))?;
             grade_on(&world, (families, card), &args.names, on_graded)
         }
-        None => grade(&world, &args.names, on_graded),
+        None => grade(&world, &args.names, on_graded).map(|report| GradedThere { report, not_seen: Vec::new() }),
     };
-    let report = match outcome {
-        Ok(report) => report,
+    let GradedThere { report, not_seen } = match outcome {
+        Ok(graded) => graded,
         Err(error @ GradingError::UnknownName { .. }) => return Err(CliError::Value(error.to_string())),
         Err(error) => {
             terminal.remark(error.to_string());
             return Ok(Exit::CheckFailed);
         }
     };
-    let rows: Vec<Vec<String>> = report.grades.iter().map(row).collect();
-    terminal.table(&["mutant", "outcome", ">ms", ">saw it", ">passed it", "seen by"], &rows)?;
-    remarks.iter().try_for_each(|remark| terminal.line(remark))?;
-    let mut written = headroom_reports::Report::new(crate::run::provenance(vec!["mutants".to_owned()]));
-    let verdict = report.verdict();
-    let survived = report.survivors().next().is_some();
+    print(&report, &not_seen, terminal)?;
+    let mut written = headroom_reports::Report::new(crate::run::provenance(arguments_of(args)));
+    let (verdict, survived) = (report.verdict(), report.survivors().next().is_some());
     written.mutants = Some(report);
+    if let Some(card) = there.as_ref().and_then(|(_, turn)| turn.open()) {
+        let place = crate::bench::Place::from(&**card);
+        written.devices.push(place.record());
+        written.trials.push(headroom_reports::Check {
+            family: args.family.join(","),
+            device: place.name().to_owned(),
+            check: "mutants".to_owned(),
+            outcome: if survived { headroom_reports::Outcome::Failed } else { headroom_reports::Outcome::Passed },
+            message: survived.then(|| verdict.clone()),
+            notes: not_seen,
+            seconds: started.elapsed().as_secs_f64(),
+        });
+    }
     let files = folder.write_report(&written, &super::run::redaction())?;
     let names = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     terminal.line(format!("\nReport: {names}"))?;
     terminal.line(verdict)?;
     Ok(if survived { Exit::CheckFailed } else { Exit::Success })
+}
+
+/// The matrix, what survived, and what cannot be seen where it was graded.
+#[cfg(feature = "mutants")]
+fn print(
+    report: &headroom_reports::MutantReport,
+    not_seen: &[String],
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let rows: Vec<Vec<String>> = report.grades.iter().map(row).collect();
+    terminal.table(&["mutant", "outcome", ">ms", ">saw it", ">passed it", "seen by"], &rows)?;
+    report.survivors().try_for_each(|grade| terminal.line(survivor(grade)))?;
+    if !not_seen.is_empty() {
+        terminal.line(format!("\n{} are passed there and cannot be seen there:", not_seen.len()))?;
+        not_seen.iter().try_for_each(|text| terminal.line(format!("  {text}")))?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "mutants")]
+fn arguments_of(args: &MutantsArgs) -> Vec<String> {
+    let names = args.names.iter().map(|name| format!("--name={name}"));
+    let device = args.device.iter().map(|name| format!("--device={name}"));
+    let families = args.family.iter().map(|name| format!("--family={name}"));
+    std::iter::once("mutants".to_owned()).chain(names).chain(device).chain(families).collect()
 }
 
 /// The families of these names, by position, and a turn on the GPU.

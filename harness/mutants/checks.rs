@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The same on an attached card, where operations are executed.
 const LIMIT_ON_A_GPU: Duration = Duration::from_secs(300);
 
+/// The check of what a card computes: it is about kernels, passes no decision that others do not, and is slow.
+const COMPUTES: &str = "computes";
+
 /// The families whose models the invariants are looked at with: one small model, and one whose reservation is for the
 /// most part known exactly, so that a margin in the wrong place shows.
 const FAMILIES: [&str; 2] = ["taesd", "text-encoders"];
@@ -35,6 +38,8 @@ pub struct GradingCheck {
     pub name: String,
     run: Run,
     limit: Duration,
+    /// Whether it executes operations on an attached card, which takes its time.
+    pub(super) executes: bool,
 }
 
 impl std::fmt::Debug for GradingCheck {
@@ -60,11 +65,11 @@ pub enum Ended {
 
 impl GradingCheck {
     fn new(name: String, run: impl Fn(&World) -> Result<Evidence, CheckError> + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run), limit: LIMIT }
+        Self { name, run: Arc::new(run), limit: LIMIT, executes: false }
     }
 
-    fn on_a_gpu(self) -> Self {
-        Self { limit: LIMIT_ON_A_GPU, ..self }
+    fn on_a_gpu(self, executes: bool) -> Self {
+        Self { limit: LIMIT_ON_A_GPU, executes, ..self }
     }
 
     /// Runs it in a thread of its own, within a time limit.
@@ -148,14 +153,14 @@ pub fn grading_checks_on(world: &World, families: &[usize], card: &Arc<OpenGpu>)
                 let run = move |world: &World| {
                     on_the_card(world, family, &card, |subject| invariant.check(subject, world.ground()))
                 };
-                found.push(GradingCheck::new(name, run).on_a_gpu());
+                found.push(GradingCheck::new(name, run).on_a_gpu(false));
             }
         }
-        for check in on_a_gpu(value) {
+        for check in on_a_gpu(value).filter(|check| check.name != COMPUTES) {
             let (name, card) = (format!("{}::{place}::{}", value.name, check.name), Arc::clone(card));
             let run =
                 move |world: &World| on_the_card(world, family, &card, |subject| (check.run)(subject, world.ground()));
-            found.push(GradingCheck::new(name, run).on_a_gpu());
+            found.push(GradingCheck::new(name, run).on_a_gpu(true));
         }
     }
     found

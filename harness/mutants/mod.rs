@@ -13,6 +13,7 @@
 //! two generation devices, a run that is gone, a reserved origin, an idempotency key, an item that stays running, a
 //! status that allocates).
 
+mod attached;
 mod checks;
 mod reasons;
 
@@ -25,8 +26,8 @@ use headroom_base::mutants::{Point, choose, clear, points, reached};
 use headroom_reports::{MutantGrade, MutantReport};
 
 use crate::checks::Claim;
-use crate::gpu::OpenGpu;
 use crate::world::World;
+pub use attached::{GradedThere, grade_on};
 pub use checks::{Ended, GradingCheck, grading_checks, grading_checks_on};
 
 /// Why nothing could be graded.
@@ -114,21 +115,6 @@ impl Grading {
         Ok(Self { world: Arc::clone(world), checks, decisions })
     }
 
-    /// The same with the checks of these families, by position, on an attached card. Only the decisions that they pass
-    /// are graded.
-    ///
-    /// # Errors
-    /// All of [`GradingError`] but [`GradingError::TimedOut`], [`GradingError::UnknownName`] and
-    /// [`GradingError::Unreached`].
-    pub fn prepare_on(world: &Arc<World>, families: &[usize], card: &Arc<OpenGpu>) -> Result<Self, GradingError> {
-        let mut decisions = decisions(points(), reasons::REASONS)?;
-        let (checks, mut passed_by) = as_things_are(world, grading_checks_on(world, families, card))?;
-        decisions.retain(|name, _| passed_by.contains_key(name));
-        let with_checks = |(name, point)| (name, (point, passed_by.remove(name).unwrap_or_default()));
-        let decisions = decisions.into_iter().map(with_checks).collect();
-        Ok(Self { world: Arc::clone(world), checks, decisions })
-    }
-
     /// The names of all wrong decisions, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.decisions.keys().copied()
@@ -143,11 +129,18 @@ impl Grading {
         let (point, passing) = self.decisions.get(name).ok_or_else(unknown)?;
         let started = Instant::now();
         choose(point.name);
-        let endings = passing.iter().map(|index| {
+        let claims = reasons::claims_of(point.name);
+        let mut seen = false;
+        let endings = passing.iter().filter_map(|index| {
             let check = &self.checks[*index];
-            (check.name.as_str(), check.run(&self.world))
+            if seen && check.executes {
+                return None;
+            }
+            let ended = check.run(&self.world);
+            seen |= matches!(&ended, Ended::Broken(claim, _) if claims.contains(claim));
+            Some((check.name.as_str(), ended))
         });
-        let grade = judge(point, &reasons::claims_of(point.name), endings);
+        let grade = judge(point, &claims, endings);
         clear();
         let milliseconds = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(MutantGrade { milliseconds, ..grade? })
@@ -163,20 +156,6 @@ pub type OnGraded<'a> = &'a mut dyn FnMut(&MutantGrade, usize);
 /// As [`GradingError`] says. A survivor is a result, not an error.
 pub fn grade(world: &Arc<World>, only: &[String], on_graded: OnGraded<'_>) -> Result<MutantReport, GradingError> {
     quietly(|| grade_all(&Grading::prepare(world)?, only, on_graded))
-}
-
-/// Grades the wrong decisions that the checks of these families, by position, pass on an attached card, or those of
-/// these names.
-///
-/// # Errors
-/// As [`GradingError`] says. A survivor is a result, not an error.
-pub fn grade_on(
-    world: &Arc<World>,
-    (families, card): (&[usize], &Arc<OpenGpu>),
-    only: &[String],
-    on_graded: OnGraded<'_>,
-) -> Result<MutantReport, GradingError> {
-    quietly(|| grade_all(&Grading::prepare_on(world, families, card)?, only, on_graded))
 }
 
 fn quietly<T>(grade: impl FnOnce() -> T) -> T {

@@ -1,0 +1,117 @@
+//! Grading on an attached card: by the checks of some families there, and what those cannot see.
+
+use std::sync::Arc;
+
+use headroom_base::mutants::points;
+use headroom_reports::MutantReport;
+
+use super::{
+    Grading, GradingError, OnGraded, as_things_are, decisions, grade_all, grading_checks_on, quietly, reasons,
+};
+use crate::gpu::OpenGpu;
+use crate::world::World;
+
+/// Decisions that checks on an attached card may pass and not see, by why. Without a card each of them is seen.
+const NOT_SEEN_THERE: &[(&str, &[&str])] = &[
+    (
+        "the simulated card beside it allocates by the same wrong decision; recordings of other software show it",
+        &[
+            "allocator_collects_garbage_of_any_age",
+            "allocator_freed_block_not_merged_with_the_one_before",
+            "allocator_growable_size_ignored",
+            "allocator_keeps_free_segments_when_emptied",
+            "allocator_keeps_the_last_whole_page",
+            "allocator_limit_not_checked",
+            "allocator_segments_not_rounded",
+            "allocator_small_request_takes_an_oversize_block",
+            "allocator_splits_large_blocks_for_any_remainder",
+            "allocator_takes_more_than_the_best_fit",
+            "idle_segments_not_given_back",
+        ],
+    ),
+    (
+        "only a card that holds exactly what a script says shows it",
+        &[
+            "cap_taken_for_physical_memory",
+            "credit_left_out",
+            "failed_load_leaves_bytes_behind",
+            "floor_ignored",
+            "inactive_splits_credited",
+            "plan_below_the_floor",
+        ],
+    ),
+    (
+        "the driver lends whole pages of 2 MiB, and says exactly how many",
+        &[
+            "driver_growth_left_out_of_the_demand",
+            "reserved_growth_left_out_of_the_demand",
+            "small_shortfall_not_tolerated",
+        ],
+    ),
+    ("an attached card neither spills nor keeps what was freed", &["plan_without_retained_bytes", "spill_ignored"]),
+    ("nobody counts what an attached card's driver is asked", &["idle_scope_does_work"]),
+    (
+        "it is about simulated cards",
+        &["simulated_card_ignores_other_processes", "simulated_card_keeps_pages_of_a_failed_map"],
+    ),
+    ("it is about how a family's own limit is held", &["over_reservation_not_limited"]),
+    ("another card of the process would have to be there", &["wrong_device_read"]),
+];
+
+/// What checks on an attached card say of wrong decisions.
+#[derive(Clone, Debug)]
+pub struct GradedThere {
+    /// The grades, without those that nobody there can see.
+    pub report: MutantReport,
+    /// Decisions that were passed and not seen there, each with why.
+    pub not_seen: Vec<String>,
+}
+
+impl Grading {
+    /// Runs the checks of these families, by position, on an attached card as things are. Only the decisions that they
+    /// pass are graded.
+    ///
+    /// # Errors
+    /// All of [`GradingError`] but [`GradingError::TimedOut`], [`GradingError::UnknownName`] and
+    /// [`GradingError::Unreached`].
+    pub fn prepare_on(world: &Arc<World>, families: &[usize], card: &Arc<OpenGpu>) -> Result<Self, GradingError> {
+        let mut decisions = decisions(points(), reasons::REASONS)?;
+        let not_seen = NOT_SEEN_THERE.iter().flat_map(|(_, names)| *names).copied();
+        let unused: Vec<&'static str> = not_seen.filter(|name| !decisions.contains_key(name)).collect();
+        if !unused.is_empty() {
+            return Err(GradingError::Unused { names: unused });
+        }
+        let (checks, mut passed_by) = as_things_are(world, grading_checks_on(world, families, card))?;
+        decisions.retain(|name, _| passed_by.contains_key(name));
+        let with_checks = |(name, point)| (name, (point, passed_by.remove(name).unwrap_or_default()));
+        let decisions = decisions.into_iter().map(with_checks).collect();
+        Ok(Self { world: Arc::clone(world), checks, decisions })
+    }
+}
+
+/// Grades the wrong decisions that the checks of these families, by position, pass on an attached card, or those of
+/// these names. A check that executes operations is left out where a quicker one has seen the decision.
+///
+/// # Errors
+/// As [`GradingError`] says. A survivor is a result, not an error.
+pub fn grade_on(
+    world: &Arc<World>,
+    (families, card): (&[usize], &Arc<OpenGpu>),
+    only: &[String],
+    on_graded: OnGraded<'_>,
+) -> Result<GradedThere, GradingError> {
+    let report = quietly(|| grade_all(&Grading::prepare_on(world, families, card)?, only, on_graded))?;
+    let mut not_seen = Vec::new();
+    let mut grades = report.grades;
+    grades.retain(|grade| {
+        let why = NOT_SEEN_THERE.iter().find(|(_, names)| names.contains(&grade.name.as_str()));
+        match why {
+            Some((why, _)) if grade.killed_by.is_empty() => {
+                not_seen.push(format!("{}: {why}", grade.name));
+                false
+            }
+            _ => true,
+        }
+    });
+    Ok(GradedThere { report: MutantReport { grades }, not_seen })
+}
