@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn each_power_of_two_from_a_mebibyte_on_has_its_own_number_of_steps() {
+        for (bytes, range) in
+            [(1, 0), (2 * MIB - 1, 0), (2 * MIB, 1), (4 * MIB - 1, 1), (256 * MIB, 8), (1 << 35, 15), (u64::MAX, 15)]
+        {
+            assert_eq!(division_range(bytes), range, "{bytes}");
+        }
+        let mut divisions = [1; DIVISION_RANGES];
+        divisions[1] = 4;
+        let rounded = [MIB + 513, 2 * MIB + 1, 4 * MIB + 1].map(|bytes| round(bytes, Some(&divisions)));
+        assert_eq!(rounded, [MIB + 1_024, 2 * MIB + MIB / 2, 4 * MIB + 512]);
+    }
+
+    #[test]
     fn the_segment_follows_the_rounded_size() {
         for (rounded, segment) in [
             (512, 2 * MIB),

@@ -1,8 +1,9 @@
 //! Settings and cards at their limits: nothing panics, nothing in use is given back, no limit is forgotten.
 
 use headroom_base::{AllocatorKind, MIB};
+use headroom_device::allocator::{EventKind, PoolKind, RecordedBlock, RecordedSegment, driver_placements};
 use headroom_device::driver::{CardSettings, DriverCall, Fault};
-use headroom_device::{Allocator, Settings, SimulatedCard, SimulatedDriver};
+use headroom_device::{Address, Allocator, Settings, SimulatedCard, SimulatedDriver};
 
 const TOTAL: u64 = 128 * MIB;
 
@@ -70,4 +71,107 @@ fn a_share_of_the_device_holds_even_when_the_driver_cannot_say_how_large_the_dev
         assert!(allocator.allocate(64 * MIB).unwrap_err().is_out_of_memory(), "{kind}");
         allocator.allocate(16 * MIB).unwrap();
     }
+}
+
+#[test]
+fn a_request_of_exactly_the_split_limit_takes_a_larger_block_whole() {
+    for (free_mib, request_mib, taken_mib) in [(30, 24, 24), (40, 32, 40)] {
+        let (_, mut allocator) = allocator(Settings::default().with_max_split_mib(32), |_| {});
+        let room = allocator.allocate(free_mib * MIB).unwrap();
+        allocator.free(room).unwrap();
+        let taken = allocator.allocate(request_mib * MIB).unwrap();
+        assert_eq!(taken.bytes(), taken_mib * MIB);
+    }
+}
+
+#[test]
+fn what_was_mapped_and_unmapped_is_logged_page_for_page() {
+    let (_, mut allocator) = allocator(Settings::of_kind(AllocatorKind::ExpandableSegments), |_| {});
+    allocator.log_events(true);
+    let [kept, freed] = [30, 60].map(|mib| allocator.allocate(mib * MIB).unwrap());
+    allocator.free(freed).unwrap();
+    allocator.empty_cache().unwrap();
+    let events = allocator.take_events().into_iter().map(|event| (event.kind, event.address, event.bytes / MIB));
+    let base = kept.address();
+    let at = |mib: u64| Address(base.0 + mib * MIB);
+    assert_eq!(
+        events.collect::<Vec<_>>(),
+        [(EventKind::SegmentMap, base, 40), (EventKind::SegmentMap, at(40), 60), (EventKind::SegmentUnmap, at(40), 60)]
+    );
+}
+
+#[test]
+fn a_segment_shows_what_is_handed_out_of_it_and_what_that_strands() {
+    let (_, mut allocator) = allocator(Settings::default(), |_| {});
+    let [first, _second] = [5, 3].map(|mib| allocator.allocate(mib * MIB).unwrap());
+    let figures = |allocator: &Allocator<SimulatedDriver>| {
+        let segments = allocator.segments();
+        segments.iter().map(|one| (one.allocated_bytes() / MIB, one.stranded_bytes() / MIB)).collect::<Vec<_>>()
+    };
+    assert_eq!(figures(&allocator), [(8, 12)]);
+    allocator.free(first).unwrap();
+    assert_eq!(figures(&allocator), [(3, 17)]);
+}
+
+#[test]
+fn a_recorded_range_with_a_gap_ends_where_its_addresses_end() {
+    let (total_bytes, base) = (1_000 * MIB, 0x7f00_0000_0000_u64);
+    let run = |mib: u64| RecordedSegment {
+        address: Address(base + mib * MIB),
+        pool: PoolKind::Large,
+        is_expandable: true,
+        blocks: vec![RecordedBlock { bytes: 20 * MIB, requested_bytes: Some(20 * MIB) }],
+    };
+    let settings = Settings::of_kind(AllocatorKind::ExpandableSegments);
+    let segments = [run(0), run(40)];
+    let card = SimulatedCard::new(CardSettings { spill_to_host: true, ..CardSettings::new(total_bytes) });
+    card.script_addresses(driver_placements(&segments, &settings, total_bytes));
+    let (mut allocator, live) = Allocator::from_recorded_state(card.driver(), settings, &segments).unwrap();
+    // The range has 1,140 MiB, of which 1,080 lie behind the second run.
+    let other = allocator.allocate(1_100 * MIB).unwrap();
+    assert!(!(base..base + 1_140 * MIB).contains(&other.address().0));
+    let behind = allocator.allocate(1_080 * MIB).unwrap();
+    assert_eq!(behind.address(), Address(base + 60 * MIB));
+    live.into_iter().chain([other, behind]).for_each(|allocation| allocator.free(allocation).unwrap());
+    allocator.empty_cache().unwrap();
+    assert_eq!((card.held_bytes(), allocator.counters().reserved.current), (0, 0));
+}
+
+#[test]
+fn a_limit_may_be_reached_and_not_passed() {
+    for kind in AllocatorKind::ALL {
+        let (_, mut allocator) = allocator(Settings::of_kind(kind), |_| {});
+        allocator.set_memory_limit(Some(64 * MIB));
+        let all = allocator.allocate(64 * MIB);
+        // Pages of 20 MiB go beyond it, after its segment was compared with the limit.
+        assert!(all.is_ok() && allocator.counters().reserved.current <= 80 * MIB, "{kind}");
+        assert!(allocator.allocate(1).unwrap_err().is_out_of_memory(), "{kind}");
+    }
+}
+
+#[test]
+fn settings_made_in_code_are_those_that_the_variable_gives() {
+    for (made, text) in [
+        (Settings::default().with_max_split_mib(128), "max_split_size_mb:128"),
+        (Settings::default().with_garbage_collection_threshold(0.6), "garbage_collection_threshold:0.6"),
+        (Settings::default().with_divisions(4), "roundup_power2_divisions:4"),
+    ] {
+        assert_eq!(made, Settings::parse("variable", text).unwrap());
+        assert_ne!(made, Settings::default());
+    }
+}
+
+#[test]
+fn the_bound_follows_what_comes_back_although_the_pool_need_not_grow() {
+    let (_, mut allocator) = allocator(Settings::of_kind(AllocatorKind::CudaMallocAsync), |card| {
+        card.total_bytes = 2_000 * MIB;
+    });
+    let charged = (0..5).map(|_| {
+        let allocation = allocator.allocate(1_024 * MIB).unwrap();
+        let charged = allocator.pool_excess_bytes() / MIB;
+        allocator.free(allocation).unwrap();
+        charged
+    });
+    let charged: Vec<_> = charged.collect();
+    assert_eq!((charged[0], charged[1], charged[2], charged[4]), (0, 128, 192, 224), "{charged:?}");
 }

@@ -243,6 +243,7 @@ mod tests {
             let settings = parsed(text);
             assert_eq!(parsed(&settings.to_string()), settings, "{text}");
         }
+        assert_eq!(parsed("roundup_power2_divisions:[1:8,>:8]").to_string(), "roundup_power2_divisions:8");
     }
 
     #[test]
@@ -264,6 +265,7 @@ mod tests {
             ("max_split_size_md:64", "max_split_size_md", "64"),
             ("max_split_size_mb:19", "max_split_size_mb", "19"),
             ("max_split_size_mb", "max_split_size_mb", ""),
+            ("garbage_collection_threshold:0", "garbage_collection_threshold", "0"),
             ("garbage_collection_threshold:1", "garbage_collection_threshold", "1"),
             ("garbage_collection_threshold:NaN", "garbage_collection_threshold", "NaN"),
             ("expandable_segments:true", "expandable_segments", "true"),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use headroom_base::{InvalidReason, MIB, Validity};
+use headroom_base::{InvalidReason, MIB, Reading, Validity};
 use headroom_device::Device;
 use headroom_device::probe::{Hook, HookError, HookPoint};
 
@@ -198,4 +198,45 @@ fn a_model_that_left_after_the_peak_was_beside_it() {
         drop(vae);
     });
     assert_eq!(only_window(&scope).2, Validity::Invalid(InvalidReason::Oversubscribed));
+}
+
+#[test]
+fn what_the_driver_says_stays_known_when_weights_come_and_go() {
+    let rig = Wishes::mib(4_000).rig();
+    ["m", "beside"].iter().for_each(|name| rig.add(name, 200));
+    let scope = in_scope(0, |_| {
+        let locked = rig.lock("m", 10);
+        let beside = rig.cache.lock(&"beside".into(), None).unwrap();
+        let held = rig.hold(100);
+        rig.device.free(held).unwrap();
+        drop((beside, locked));
+    });
+    assert_eq!(scope.recorded()[0].measurement.deltas.driver_bytes, Reading::Bytes(100 * MIB));
+    assert!(only_window(&scope).1 > 1);
+}
+
+/// Hears of stretches that end.
+#[derive(Default)]
+struct StretchesEnded(AtomicU64);
+
+impl Hook for StretchesEnded {
+    fn at(&self, point: HookPoint) -> Result<(), HookError> {
+        self.0.fetch_add(u64::from(point == HookPoint::StretchEnded), Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[test]
+fn where_no_window_is_open_nothing_is_measured_when_weights_come_and_go() {
+    let ended = Arc::new(StretchesEnded::default());
+    let rig = Wishes::mib(4_000).hook(ended.clone()).rig();
+    ["m", "beside"].iter().for_each(|name| rig.add(name, 200));
+    rig.load("m");
+    rig.cache.offload_unlocked().unwrap();
+    assert_eq!(ended.0.load(Ordering::SeqCst), 0);
+    in_scope(0, |_| {
+        let locked = rig.lock("m", 10);
+        drop((rig.cache.lock(&"beside".into(), None).unwrap(), locked));
+    });
+    assert!(ended.0.load(Ordering::SeqCst) > 0);
 }
