@@ -1,10 +1,13 @@
 //! Edges of the cache: pieces without bytes, sizes nobody has, waits without end, files that change, idle segments.
 
 use std::fs;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headroom_base::{AllocatorKind, Cap, MIB, budget};
-use headroom_device::cache::Dropped;
+use headroom_device::cache::{Dropped, Event, Observer};
+use headroom_device::probe::HookError;
 use headroom_device::weights::WeightsError;
 use headroom_device::{CacheError, ModelSpec, PieceSpec};
 
@@ -64,20 +67,33 @@ fn whatever_working_memory_is_asked_for_a_lock_answers() {
     }
 }
 
+/// Says how long a lock is going to wait at most.
+struct SaysHowLong(Mutex<Sender<Duration>>);
+
+impl Observer for SaysHowLong {
+    fn event(&self, event: &Event) -> Result<(), HookError> {
+        if let Event::WaitingForRoom { at_most, .. } = event {
+            self.0.lock().unwrap().send(*at_most).unwrap();
+        }
+        Ok(())
+    }
+}
+
 #[test]
-fn a_wait_without_end_ends_when_room_comes() {
+fn a_wait_without_end_is_announced_as_one_of_a_year_and_ends_when_room_comes() {
     let rig = Wishes::mib(2_000).wait(Duration::MAX).rig();
     for name in ["used", "wanted"] {
         rig.cache.add(model(name, 1_500).whole()).unwrap();
     }
+    let (said, hears) = channel();
+    rig.cache.observe(Arc::new(SaysHowLong(Mutex::new(said))));
     let used = rig.lock("used", 0);
     std::thread::scope(|threads| {
         let waiting = threads.spawn(|| rig.cache.lock(&key("wanted"), Some(0)).map(drop));
-        while rig.view("wanted").locks == 0 {
-            std::thread::yield_now();
-        }
+        let at_most = hears.recv_timeout(Duration::from_secs(60));
         drop(used);
         waiting.join().unwrap().unwrap();
+        assert_eq!(at_most.unwrap(), Duration::from_secs(365 * 24 * 60 * 60));
     });
     rig.assert_empties();
 }

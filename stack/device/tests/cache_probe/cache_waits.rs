@@ -10,7 +10,7 @@ use headroom_device::driver::RetainedPool;
 use headroom_device::probe::HookError;
 use headroom_device::{LockedModel, ModelSpec, PieceSpec};
 
-use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, only_window};
+use crate::rig::{Rig, Watcher, Wishes, in_scope, key, only_window};
 
 /// Far beyond what anything here takes, so that what never comes is a failure and not a wait for ever.
 const LONG: Duration = Duration::from_secs(60);
@@ -162,18 +162,6 @@ fn a_lock_waits_for_what_is_more_than_a_mib_beyond_the_room_and_for_no_less() {
     }
 }
 
-/// Says how long a lock is going to wait at most.
-struct SaysHowLong(Mutex<Sender<Duration>>);
-
-impl Observer for SaysHowLong {
-    fn event(&self, event: &Event) -> Result<(), HookError> {
-        if let Event::WaitingForRoom { at_most, .. } = event {
-            self.0.lock().unwrap().send(*at_most).unwrap();
-        }
-        Ok(())
-    }
-}
-
 #[test]
 fn a_lock_that_need_not_wait_does_not_say_that_it_does() {
     let rig = Wishes::mib(1_000).wait(SHORT).rig();
@@ -185,22 +173,4 @@ fn a_lock_that_need_not_wait_does_not_say_that_it_does() {
     let in_part = rig.lock("in part", 0);
     assert_eq!([whole, in_part].map(|locked| locked.report().resident_bytes / MIB), [300, 700]);
     assert!(!watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. })));
-}
-
-#[test]
-fn a_wait_without_end_is_announced_as_one_of_a_year() {
-    let rig = Wishes::mib(2_000).wait(Duration::MAX).rig();
-    for name in ["used", "wanted"] {
-        rig.cache.add(model(name, 1_500).whole()).unwrap();
-    }
-    let (said, hears) = channel();
-    rig.cache.observe(Arc::new(SaysHowLong(Mutex::new(said))));
-    let used = rig.lock("used", 0);
-    std::thread::scope(|threads| {
-        let waiting = threads.spawn(|| rig.cache.lock(&key("wanted"), Some(0)).map(drop));
-        let at_most = hears.recv_timeout(LONG);
-        drop(used);
-        waiting.join().unwrap().unwrap();
-        assert_eq!(at_most.unwrap(), Duration::from_secs(365 * 24 * 60 * 60));
-    });
 }
