@@ -106,20 +106,18 @@ fn check_case(
             reserved = here;
         }
     }
+    let working_bytes = estimate.reservation_bytes;
     let mut enough = base.taken_bytes + reserved;
-    let mut outcome = try_on(subject, tried, enough, estimate.reservation_bytes)?;
+    let mut outcome = try_on(subject, tried, enough, working_bytes)?;
     if subject.allocator == AllocatorKind::CudaMallocAsync && matches!(subject.place, Place::Gpu(_)) {
-        // The driver's own pool takes more when it is short than it was seen to take: how much is reported.
-        let mut more_bytes = 0;
-        while !matches!(outcome, Trial::Completed) && more_bytes < reserved / MOST_OF_A_POOL {
-            more_bytes += POOL_STEP_BYTES;
-            outcome = try_on(subject, tried, enough + more_bytes, estimate.reservation_bytes)?;
-        }
+        let most_bytes = reserved / MOST_OF_A_POOL;
+        let (more_bytes, with_more) = more_of_the_pool(subject, tried, (enough, most_bytes), working_bytes, outcome)?;
         if more_bytes > 0 {
             let text = "the driver's pool, where it was short, needed this beyond the reservation";
             evidence.notes.push(format!("{}: {text}: {}", what(), Bytes(more_bytes)));
         }
         enough += more_bytes;
+        outcome = with_more;
     }
     Claim::ReservationIsEnough.holds(matches!(outcome, Trial::Completed), || {
         let source = estimate.source.name();
@@ -132,24 +130,13 @@ fn check_case(
     ensure(matches!(outcome, Trial::OutOfMemory), || {
         format!("{}: it completed on {}, a page less than what is allocated at the peak", what(), Bytes(too_little))
     })?;
-    let (mut fails, mut completes) = (too_little / PAGE_BYTES, enough.div_ceil(PAGE_BYTES));
-    let (mut seen, mut with_retries) = (2, 0);
+    let (fails, completes) = (too_little / PAGE_BYTES, enough.div_ceil(PAGE_BYTES));
     let resolution = match subject.place {
         Place::Simulated(_) => 1,
-        Place::Gpu(_) => (completes - fails).div_ceil(TRIALS_ON_A_GPU).max(1),
+        Place::Gpu(_) => completes.saturating_sub(fails).div_ceil(TRIALS_ON_A_GPU).max(1),
     };
-    while completes - fails > resolution {
-        let middle = fails.midpoint(completes);
-        seen += 1;
-        match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
-            Trial::OutOfMemory | Trial::NothingTried => fails = middle,
-            Trial::Completed => completes = middle,
-            Trial::CompletedWithRetries => {
-                with_retries += 1;
-                completes = middle;
-            }
-        }
-    }
+    let Found { completes, trials, with_retries } = between(subject, tried, (fails, completes), resolution)?;
+    let seen = trials + 2;
     let least = completes * PAGE_BYTES;
     let bound =
         if subject.allocator == AllocatorKind::CudaMallocAsync { " by the rules of a bound on the pool" } else { "" };
@@ -164,6 +151,53 @@ fn check_case(
     evidence.notes.push(note);
     evidence.seen += seen;
     Ok(evidence)
+}
+
+/// What the driver's own pool takes beyond what was enough, step by step up to `most_bytes`: where it is short it takes
+/// more than it was seen to take. How the last try ended.
+fn more_of_the_pool(
+    subject: &Subject<'_>,
+    tried: Tried<'_>,
+    (enough, most_bytes): (u64, u64),
+    working_bytes: u64,
+    mut outcome: Trial,
+) -> Result<(u64, Trial), CheckError> {
+    let mut more_bytes = 0;
+    while !matches!(outcome, Trial::Completed) && more_bytes < most_bytes {
+        more_bytes += POOL_STEP_BYTES;
+        outcome = try_on(subject, tried, enough + more_bytes, working_bytes)?;
+    }
+    Ok((more_bytes, outcome))
+}
+
+/// What a bisection came to, in pages.
+struct Found {
+    completes: u64,
+    trials: usize,
+    with_retries: usize,
+}
+
+/// Looks for the least card that completes between one that fails and one that completes, in pages.
+fn between(
+    subject: &Subject<'_>,
+    tried: Tried<'_>,
+    (mut fails, mut completes): (u64, u64),
+    resolution: u64,
+) -> Result<Found, CheckError> {
+    let (mut trials, mut with_retries) = (0, 0);
+    while completes.saturating_sub(fails) > resolution {
+        let middle = fails.midpoint(completes);
+        trials += 1;
+        match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
+            Trial::OutOfMemory | Trial::NothingTried => fails = middle,
+            Trial::Completed => completes = middle,
+            Trial::CompletedWithRetries => {
+                with_retries += 1;
+                completes = middle;
+            }
+        }
+    }
+    Ok(Found { completes, trials, with_retries })
 }
 
 /// What the case needs on an ample card after the first case of its line.
