@@ -1,5 +1,6 @@
 //! A simulated card with a device and a cache on it, for the tests of both.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -87,8 +88,10 @@ impl Wishes {
     }
 }
 
-/// Under the feature `mutants`, the variable `HEADROOM_MUTANT` names the wrong decision that these tests must notice.
+/// Listens to the log. Under the feature `mutants`, the variable `HEADROOM_MUTANT` names the wrong decision that these
+/// tests must notice.
 pub(crate) fn obey() {
+    listen();
     #[cfg(feature = "mutants")]
     {
         static ONCE: std::sync::Once = std::sync::Once::new();
@@ -176,17 +179,27 @@ pub(crate) fn only_window(scope: &Scope) -> (u64, u32, Validity) {
     (measurement.demand_bytes / MIB, measurement.stretches, measurement.validity)
 }
 
-/// What `work` wrote to the log at WARN level, line by line.
-pub(crate) fn warnings(work: impl FnOnce()) -> Vec<String> {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Lines { lines: Arc::clone(&lines) }, work);
-    let lines = lines.lock().unwrap();
-    lines.clone()
+thread_local! {
+    /// What this thread wrote to the log at WARN level, while somebody wants to know.
+    static WARNED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-struct Lines {
-    lines: Arc<Mutex<Vec<String>>>,
+/// What `work` wrote to the log at WARN level, line by line.
+pub(crate) fn warnings(work: impl FnOnce()) -> Vec<String> {
+    listen();
+    WARNED.set(Some(Vec::new()));
+    work();
+    WARNED.take().unwrap_or_default()
 }
+
+/// One listener for all threads, there before anything is said: a place in the code that speaks while a listener comes or
+/// goes may be taken for one that nobody hears.
+fn listen() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Warnings).unwrap());
+}
+
+struct Warnings;
 
 struct Message(String);
 
@@ -198,7 +211,7 @@ impl Visit for Message {
     }
 }
 
-impl tracing::Subscriber for Lines {
+impl tracing::Subscriber for Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         *metadata.level() == tracing::Level::WARN
     }
@@ -210,7 +223,7 @@ impl tracing::Subscriber for Lines {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut message = Message(String::new());
         event.record(&mut message);
-        self.lines.lock().unwrap().push(message.0);
+        WARNED.with_borrow_mut(|warned| warned.as_mut().map(|lines| lines.push(message.0)));
     }
     fn enter(&self, _span: &span::Id) {}
     fn exit(&self, _span: &span::Id) {}
