@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use headroom_base::MIB;
 use headroom_device::cache::Event;
+use headroom_device::{ModelSpec, PieceSpec};
 
 use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, warnings};
 
@@ -107,4 +108,17 @@ fn what_models_hold_is_compared_with_what_was_handed_out_to_the_byte() {
     assert_eq!(differ(50 * MIB), Ok(()));
     assert_eq!(differ(0), Err(50 * MIB as i64));
     assert_eq!(differ(50 * MIB + 1), Err(-1));
+}
+
+#[test]
+fn a_locked_models_pieces_are_named_in_order_with_where_each_lies() {
+    let rig = Wishes::mib(1_000).rig();
+    let pieces = [PieceSpec::new("first", 600 * MIB), PieceSpec::new("second", 700 * MIB)];
+    rig.cache.add(ModelSpec::synthetic("m", pieces)).unwrap();
+    let locked = rig.lock("m", 0);
+    let weights = locked.weights();
+    let shown: Vec<_> = weights.iter().map(|one| (one.name.as_str(), one.bytes / MIB, one.holding.is_some())).collect();
+    assert_eq!(shown, [("first", 600, true), ("second", 700, false)]);
+    assert_eq!(weights[0].holding.unwrap().bytes(), 600 * MIB);
+    assert!(weights.iter().all(|one| !one.has_contents), "synthetic weights have none");
 }
