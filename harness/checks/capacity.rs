@@ -1,6 +1,8 @@
 //! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
 
-use headroom_base::{AllocatorKind, Bytes, Case, MIB, Residency, Validity};
+use headroom_base::{
+    AllocatorKind, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, MIB, Residency, Validity, Verdict,
+};
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
 use headroom_family::{CalibrationLine, Model};
@@ -9,6 +11,7 @@ use headroom_runners::{StepError, StepReport, StepRequest};
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{Bench, Calibration, Ground, MeasuredModel, PAGE_BYTES, Place, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
+use crate::trials::NOTHING_TO_SEE;
 
 /// An attached card is tried at a few sizes only: each one loads the model again and runs twice.
 const TRIALS_ON_A_GPU: u64 = 16;
@@ -32,6 +35,9 @@ pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
             evidence.absorb(check_case(subject, tried, &calibration, ground)?);
         }
     }
+    if evidence.seen == 0 && !subject.place.is_simulated() {
+        evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no case fits on this card", place(subject)));
+    }
     Ok(evidence)
 }
 
@@ -43,16 +49,29 @@ fn lines_to_try<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Vec<(&'a Model
     }
 }
 
-/// The line whose largest case is expected to take least.
-pub(super) fn quickest_line<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Option<(&'a Model, &'a CalibrationLine)> {
+/// The line whose largest case that fits is expected to take least.
+fn quickest_line<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Option<(&'a Model, &'a CalibrationLine)> {
+    quickest(subject, ground).map(|(model, line, ..)| (model, line))
+}
+
+/// A model's line with the largest of its cases that fit, and what is reserved for that one.
+type Quickest<'a> = (&'a Model, &'a CalibrationLine, Case, Estimate);
+
+/// The line whose largest case that fits is expected to take least; none where nothing fits.
+pub(super) fn quickest<'a>(subject: &Subject<'a>, ground: Ground<'_>) -> Option<Quickest<'a>> {
     let lines = lines_of(subject).into_iter();
     let single = lines.flat_map(|(model, lines)| lines.into_iter().map(move |line| (model, line)));
-    let expected = |model: &Model, line: &CalibrationLine| {
-        let prices = line.cases.iter().filter_map(|case| super::built_in_price(subject, model, case, ground, 0));
-        prices.map(|(_, estimate)| estimate.reservation_bytes).max()
-    };
-    let priced = single.filter_map(|(model, line)| Some((expected(model, line)?, model, line)));
-    priced.min_by_key(|(bytes, ..)| *bytes).map(|(_, model, line)| (model, line))
+    let card = (subject.place.memory_bytes(), DEFAULT_DEVICE_WORKING_BYTES);
+    let largest = single.filter_map(|(model, line)| {
+        let priced = line.cases.iter().filter_map(|case| {
+            let (_, estimate) = super::built_in_price(subject, model, case, ground, 0)?;
+            let verdict = super::verdict_on(subject, card, (model, case), estimate, ground);
+            (verdict == Verdict::Fits).then_some((*case, estimate))
+        });
+        let (case, estimate) = priced.max_by_key(|(_, estimate)| estimate.reservation_bytes)?;
+        Some((model, line, case, estimate))
+    });
+    largest.min_by_key(|(.., estimate)| estimate.reservation_bytes)
 }
 
 /// The smallest and the largest case of a line that were measured.

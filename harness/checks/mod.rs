@@ -128,7 +128,7 @@ pub(crate) fn built_in_price(
     Some((CaseToPlan { case: *case, line: priced.line, costs: priced.costs }, estimate))
 }
 
-/// Whether a case fits on a device beside its own model's weights, by the rule of the plan.
+/// Whether a case fits on a bench's card beside its own model's weights, by the rule of the plan.
 pub(crate) fn verdict(
     bench: &Bench<'_>,
     model: &Model,
@@ -136,15 +136,25 @@ pub(crate) fn verdict(
     estimate: Estimate,
     ground: Ground<'_>,
 ) -> Verdict {
-    let subject = &bench.subject;
-    let terms = subject.capacity_terms(bench.card.total_bytes(), subject.locked_weights_bytes(model));
+    verdict_on(&bench.subject, (bench.card.total_bytes(), bench.floor_bytes), (model, case), estimate, ground)
+}
+
+/// Whether a case fits on a card of this much memory and this floor, by the rule of the plan.
+pub(crate) fn verdict_on(
+    subject: &Subject<'_>,
+    (total_bytes, floor_bytes): (u64, u64),
+    (model, case): (&Model, &Case),
+    estimate: Estimate,
+    ground: Ground<'_>,
+) -> Verdict {
+    let terms = subject.capacity_terms(total_bytes, subject.locked_weights_bytes(model));
     let capacity = headroom_base::Capacity::new(terms);
-    let Some((to_plan, _)) = built_in_price(subject, model, case, ground, bench.floor_bytes) else {
+    let Some((to_plan, _)) = built_in_price(subject, model, case, ground, floor_bytes) else {
         return Verdict::Fits;
     };
     let priced =
         headroom_base::PricedCase { case: *case, line: to_plan.line, cost_units: to_plan.costs.units, estimate };
-    let plan = headroom_base::Plan::new(capacity, vec![priced], MEASURING_ALLOWANCE_BYTES, bench.floor_bytes);
+    let plan = headroom_base::Plan::new(capacity, vec![priced], MEASURING_ALLOWANCE_BYTES, floor_bytes);
     plan.cases[0].verdict
 }
 

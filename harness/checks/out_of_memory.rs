@@ -5,8 +5,8 @@ use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
-use super::capacity::quickest_line;
-use super::{CheckError, Claim, Evidence, built_in_price, ensure, place};
+use super::capacity::quickest;
+use super::{CheckError, Claim, Evidence, ensure, place};
 use crate::bench::{Bench, BenchError, Ground, PAGE_BYTES, Setup, Subject};
 use crate::trials::NOTHING_TO_SEE;
 
@@ -17,14 +17,9 @@ use crate::trials::NOTHING_TO_SEE;
 /// # Errors
 /// The first thing that does not hold.
 pub fn out_of_memory(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
-    let nothing = |why: &str| Evidence {
-        notes: vec![format!("{NOTHING_TO_SEE}: {}: {why}", place(subject))],
-        ..Evidence::default()
-    };
-    let Some((model, line)) = quickest_line(subject, ground) else { return Ok(nothing("no line has a price")) };
-    let prices = line.cases.iter().filter_map(|case| Some((*case, built_in_price(subject, model, case, ground, 0)?.1)));
-    let Some((case, estimate)) = prices.max_by_key(|(_, estimate)| estimate.reservation_bytes) else {
-        return Ok(nothing("no case has a price"));
+    let Some((model, _, case, estimate)) = quickest(subject, ground) else {
+        let note = format!("{NOTHING_TO_SEE}: {}: no case fits on this card", place(subject));
+        return Ok(Evidence { notes: vec![note], ..Evidence::default() });
     };
     let bench = subject.bench(&Setup { floor_bytes: Some(0), ..Setup::default() })?;
     let full = Full { bench: &bench, model, case };

@@ -15,6 +15,7 @@ use headroom_runners::{StepRequest, Work, stored_otherwise};
 use super::{CheckError, Claim, Evidence, built_in_price, place, verdict};
 use crate::bench::{Asked, Bench, Ground, Log, Noted, Place, Setup, Subject};
 use crate::gpu::OpenGpu;
+use crate::trials::NOTHING_TO_SEE;
 
 /// Runs the pipeline on an attached card. What its runner asked of the allocator is the program with the workspaces that
 /// the libraries really took, and a simulated card under the same allocator counts the same after every request. Where
@@ -51,6 +52,10 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
         counts_the_same(subject, &noted)?;
     }
     evidence.seen = noted.len();
+    if noted.is_empty() {
+        evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no step fits on this card", place(subject)));
+        return Ok(evidence);
+    }
     let wrong = differences.len();
     differences.sort_unstable();
     differences.dedup();

@@ -68,3 +68,22 @@ pub(super) fn turn_on(gpus: &Gpus, name: &str, words: &str) -> Result<Turn, CliE
     let folder = DeviceLease::default_folder().map_err(|error| unavailable(error.to_string()))?;
     card.turn(words, &folder, patience).map_err(|error| unavailable(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Exit;
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_said_with_the_reason_and_is_not_a_bad_value() {
+        let error = turn_on(&Gpus::none("the CUDA driver was not found"), "gpu", "a test").unwrap_err();
+        assert_eq!(error.exit(), Exit::Unavailable);
+        assert!(error.to_string().contains("the CUDA driver was not found"), "{error}");
+    }
+
+    #[test]
+    fn only_names_of_gpus_mean_attached_cards() {
+        assert!(["gpu", "GPU", "gpu-1a2b3c4d"].into_iter().all(is_gpu));
+        assert!(!["12GiB", "gpu2", "cpu"].into_iter().any(is_gpu));
+    }
+}

@@ -37,8 +37,13 @@ pub(crate) struct Posing {
 
 impl Posing {
     pub(crate) fn with_gib(gib: u64) -> Arc<Self> {
+        Self::computing(gib, SimulatedRunner::new())
+    }
+
+    /// The same, on which another runner executes operations than the one it tells of.
+    pub(crate) fn computing(gib: u64, runner: SimulatedRunner) -> Arc<Self> {
         let card = SimulatedCard::new(CardSettings { context_bytes: CONTEXT_BYTES, ..CardSettings::new(gib * GIB) });
-        let runner = Arc::new(Loading { runner: SimulatedRunner::new(), card: card.clone(), taken: Mutex::default() });
+        let runner = Arc::new(Loading { runner, card: card.clone(), taken: Mutex::default() });
         runner.take();
         Arc::new(Self {
             card,

@@ -8,9 +8,10 @@ use headroom_base::{AllocatorKind, GIB, Origin};
 use headroom_device::driver::{DriverCall, Fault};
 use headroom_device::lease::DeviceLease;
 use headroom_reports::{Outcome, Report};
+use headroom_runners::{SimulatedRunner, WorkspaceSteps};
 
 use super::posing::Posing;
-use super::{Gpus, NoTurn};
+use super::{Attached as _, Gpus, NoTurn};
 use crate::run::{provenance, run_trials};
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
@@ -217,4 +218,43 @@ fn a_card_that_computes_something_else_or_no_numbers_is_told() {
     says("7 results are infinite or no numbers");
     card.not_finite.store(0, Ordering::SeqCst);
     assert_eq!(ended(&world, "taesd", "computes").check.outcome, Outcome::Passed);
+}
+
+#[test]
+fn every_familys_checks_end_well_on_a_card_with_room_and_on_one_without() {
+    let (ample, small) = (Posing::with_gib(24), Posing::with_gib(8));
+    let world = world(&[(&ample, "GPU-24242424-ample"), (&small, "GPU-08080808-small")]);
+    let every = trials(&world).into_iter().filter(|trial| trial.card().is_some());
+    // What a card computes is looked at with a family of its own: the reference is slow.
+    let chosen: Vec<Trial> = every.filter(|trial| trial.check() != "computes").collect();
+    let report = run_trials(&chosen, provenance(Vec::new()), &|_, _| {});
+    for trial in &report.trials {
+        assert_eq!(trial.outcome, Outcome::Passed, "{}: {:?}", trial.name(), trial.message);
+        let nothing = trial.notes.iter().any(|note| note.starts_with("nothing to see") && note.contains("fits"));
+        assert!(!nothing || trial.device == "gpu-08080808", "{}: {:?}", trial.name(), trial.notes);
+    }
+    assert_eq!((ample.card().held_bytes(), small.card().held_bytes()), (136 << 20, 136 << 20));
+}
+
+#[test]
+fn a_program_that_is_not_executed_as_it_is_told_is_found() {
+    let steps = WorkspaceSteps { seed: 11, percent: 12 };
+    let card = Posing::computing(24, SimulatedRunner::with_workspace_steps(steps));
+    let world = world(&[(&card, "GPU-55555555-other")]);
+    let Ended { check, .. } = ended(&world, "sdxl", "same_counters");
+    let text = check.message.unwrap_or_default();
+    assert!(check.outcome == Outcome::Failed && text.contains("not executed as its program says"), "{text}");
+}
+
+#[test]
+fn memory_that_no_book_names_is_found_in_the_reconciliation() {
+    let card = Posing::with_gib(24);
+    let world = world(&[(&card, "GPU-66666666-leak")]);
+    assert_eq!(ended(&world, "taesd", "reconcile").check.outcome, Outcome::Passed);
+    let leaked = card.ballast(20 << 20).unwrap();
+    let Ended { check, .. } = ended(&world, "taesd", "reconcile");
+    let text = check.message.unwrap_or_default();
+    assert!(check.outcome == Outcome::Failed && text.contains("residue 20480 KiB"), "{text}");
+    drop(leaked);
+    assert_eq!(ended(&world, "taesd", "reconcile").check.outcome, Outcome::Passed);
 }
