@@ -1,5 +1,7 @@
 //! Sums of products: convolution, matrix products and attention.
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
 use super::dense::{Dense, for_each_index};
 use super::normalise::softmax_of;
 
@@ -9,21 +11,22 @@ pub(super) fn convolution(a: &Dense, b: &Dense, c: Option<&Dense>, steps: [&[u64
     let (pixels, spots): (usize, usize) = (a.sizes[2..].iter().product(), written[2..].iter().product());
     let mut taps = Vec::new();
     for_each_index(&b.sizes[2..], |tap| taps.push(pairs_under(tap, &a.sizes[2..], &written[2..], steps)));
-    let mut values = Vec::new();
-    for image in rows(&a.values, channels * pixels) {
-        for output in 0..outputs {
-            let mut sums = vec![c.map_or(0.0, |bias| bias.values[output]); spots];
-            for (channel, plane) in rows(image, pixels).enumerate() {
-                for (number, pairs) in taps.iter().enumerate() {
-                    let weight = b.values[(output * channels + channel) * taps.len() + number];
-                    for &(spot, pixel) in pairs {
-                        sums[spot] += plane[pixel] * weight;
-                    }
+    // Planes are computed side by side, each by itself: the result does not depend on how many at once.
+    let plane = |number: usize| {
+        let (item, output) = (number / outputs, number % outputs);
+        let mut sums = vec![c.map_or(0.0, |bias| bias.values[output]); spots];
+        for channel in 0..channels {
+            let from = &a.values[(item * channels + channel) * pixels..][..pixels];
+            for (number, pairs) in taps.iter().enumerate() {
+                let weight = b.values[(output * channels + channel) * taps.len() + number];
+                for &(spot, pixel) in pairs {
+                    sums[spot] += from[pixel] * weight;
                 }
             }
-            values.extend(sums);
         }
-    }
+        sums
+    };
+    let values = (0..a.sizes[0] * outputs).into_par_iter().flat_map_iter(plane).collect();
     Dense { sizes: written.to_vec(), values }
 }
 
