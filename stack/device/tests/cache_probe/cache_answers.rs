@@ -134,6 +134,19 @@ fn of_equal_pieces_the_last_one_has_the_remainder() {
     }
 }
 
+#[test]
+fn a_mib_that_segments_hold_beyond_the_weights_moves_nobody() {
+    // The last piece takes whole steps of 2 MiB.
+    for (model_mib, working_mib, other_mib) in [(499, 401, 100), (498, 402, 100), (499, 402, 80)] {
+        let rig = Wishes::mib(1_000).rig();
+        rig.add("other", 100);
+        rig.load("other");
+        rig.add("m", model_mib);
+        let locked = rig.lock("m", working_mib);
+        assert_eq!((locked.report().missing_bytes, rig.resident_mib("other")), (0, other_mib), "{model_mib}");
+    }
+}
+
 /// What happens when a lock begins to wait.
 type Deed = Box<dyn Fn(&Cache) + Send + Sync>;
 
