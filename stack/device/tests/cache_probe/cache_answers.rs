@@ -204,3 +204,18 @@ fn a_model_that_is_dropped_while_its_lock_waits_in_vain_is_gone_afterwards() {
     assert!(rig.cache.model(&key("waits")).is_none());
     assert!(rig.cache.model(&key("held")).is_some());
 }
+
+#[test]
+fn a_thread_that_waited_and_went_on_is_waited_for_like_any_other() {
+    let rig = waiting(Duration::from_millis(30), |_, held| drop(held.lock().unwrap().take()));
+    rig.cache.add(model("third", 700).whole()).unwrap();
+    let locked = rig.cache.lock(&key("waits"), Some(0)).unwrap();
+    let watcher = Arc::new(Watcher::default());
+    rig.cache.observe(watcher.clone());
+    let third = std::thread::scope(|threads| {
+        threads.spawn(|| rig.cache.lock(&key("third"), Some(0)).map(drop)).join().unwrap()
+    });
+    assert!(third.unwrap_err().is_out_of_memory());
+    assert!(watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. })));
+    drop(locked);
+}
