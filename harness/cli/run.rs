@@ -141,7 +141,9 @@ impl Progress {
             use io::Write as _;
             let mut stream = plain.lock().unwrap_or_else(PoisonError::into_inner);
             // Progress that cannot be shown must not stop the run.
-            let _ = writeln!(stream, "{count}/{} {} {}", self.total, ended.check.outcome.name(), ended.check.name());
+            let why = ended.check.message.as_deref().filter(|_| failed).map(|text| format!(": {text}"));
+            let (outcome, name) = (ended.check.outcome.name(), ended.check.name());
+            let _ = writeln!(stream, "{count}/{} {outcome} {name}{}", self.total, why.unwrap_or_default());
         }
     }
 
