@@ -34,8 +34,8 @@ pub struct AttachedCard {
     attached: Arc<dyn Attached>,
     device: Device,
     total_bytes: Arc<AtomicU64>,
-    /// Held outside every allocator, with its bytes, so that the card is as full as a check wants it.
-    ballast: Arc<Mutex<Option<(Ballast, u64)>>>,
+    /// Held outside every allocator, each with its bytes, so that the card is as full as a check wants it.
+    ballast: Arc<Mutex<Vec<(Ballast, u64)>>>,
 }
 
 impl fmt::Debug for AttachedCard {
@@ -54,7 +54,7 @@ impl AttachedCard {
     /// the segments.
     fn own_bytes(&self) -> Result<u64, DriverError> {
         if let Reading::Bytes(bytes) = self.attached.process_bytes()? {
-            let ballast = self.ballast().as_ref().map_or(0, |(_, bytes)| *bytes);
+            let ballast: u64 = self.ballast().iter().map(|(_, bytes)| bytes).sum();
             return Ok(bytes.saturating_sub(ballast));
         }
         let reserved_bytes = self.device.counters()?.reserved.current;
@@ -63,16 +63,29 @@ impl AttachedCard {
 
     fn leave_free(&self, bytes: u64) -> Result<(), DriverError> {
         let mut ballast = self.ballast();
-        *ballast = None;
-        let free_bytes = self.attached.memory()?.free_bytes;
-        let surplus_bytes = free_bytes.saturating_sub(bytes) / PAGE_BYTES * PAGE_BYTES;
-        if surplus_bytes > 0 {
-            *ballast = Some((self.attached.ballast(surplus_bytes)?, surplus_bytes));
+        ballast.clear();
+        // The driver cannot hand out all that is free in one piece, so what it refuses is asked for in halves.
+        let mut piece_bytes = u64::MAX;
+        loop {
+            let free_bytes = self.attached.memory()?.free_bytes;
+            let surplus_bytes = free_bytes.saturating_sub(bytes) / PAGE_BYTES * PAGE_BYTES;
+            let asked_bytes = surplus_bytes.min(piece_bytes);
+            if asked_bytes == 0 {
+                return Ok(());
+            }
+            match self.attached.ballast(asked_bytes) {
+                Ok(held) => ballast.push((held, asked_bytes)),
+                Err(DriverError::OutOfMemory { .. }) if asked_bytes > PAGE_BYTES => {
+                    piece_bytes = (asked_bytes / 2).next_multiple_of(PAGE_BYTES);
+                }
+                // A page that is free and cannot be had serves nobody else either.
+                Err(DriverError::OutOfMemory { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
     }
 
-    fn ballast(&self) -> MutexGuard<'_, Option<(Ballast, u64)>> {
+    fn ballast(&self) -> MutexGuard<'_, Vec<(Ballast, u64)>> {
         self.ballast.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -163,7 +176,7 @@ impl Card {
                 settings.total_bytes = at_first.total_bytes;
                 settings.others_bytes = at_first.others_bytes;
             }),
-            Self::Attached(card) => *card.ballast() = None,
+            Self::Attached(card) => card.ballast().clear(),
         }
     }
 

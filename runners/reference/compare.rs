@@ -10,7 +10,7 @@ use crate::programs::computation::{Computation, Kernel, Pointwise};
 pub struct Tolerance {
     /// The root mean square of all differences.
     pub rms: f64,
-    /// The largest difference.
+    /// The largest difference, as a part of the value itself where that is larger than the root mean square.
     pub largest: f64,
 }
 
@@ -123,22 +123,24 @@ pub fn compare(reference: &Output, other: &[f64], tolerance: Tolerance) -> Resul
         return Err(Mismatch::Length { found: other.len(), expected: values.len() });
     }
     let mut deviation = Deviation { rms: 0.0, largest: 0.0, at: 0, reference: 0.0, other: 0.0 };
-    let (mut squares, mut square_differences) = (0.0, 0.0);
+    let mut square_differences = 0.0;
+    let count = values.len().max(1) as f64;
+    let all: f64 = values.iter().map(|value| value * value).sum();
+    let scale = if all > 0.0 { (all / count).sqrt() } else { 1.0 };
     for (at, (&reference, &other)) in values.iter().zip(other).enumerate() {
         if !(reference.is_finite() && other.is_finite()) {
             return Err(Mismatch::NotFinite { at, reference, other });
         }
         let difference = (reference - other).abs();
-        squares += reference * reference;
         square_differences += difference * difference;
-        if at == 0 || difference > deviation.largest {
-            deviation = Deviation { largest: difference, at, reference, other, ..deviation };
+        // Roundings are shares of a value: one far above the root mean square, as exponentials have them, is held to a
+        // share of itself.
+        let share = difference / scale.max(reference.abs());
+        if at == 0 || share > deviation.largest {
+            deviation = Deviation { largest: share, at, reference, other, ..deviation };
         }
     }
-    let count = values.len().max(1) as f64;
-    let scale = if squares > 0.0 { (squares / count).sqrt() } else { 1.0 };
     deviation.rms = (square_differences / count).sqrt() / scale;
-    deviation.largest /= scale;
     if deviation.rms > tolerance.rms || deviation.largest > tolerance.largest {
         return Err(Mismatch::TooFar { deviation, tolerance });
     }
