@@ -1,7 +1,7 @@
 //! Runs computations on a GPU: convolutions by cuDNN, products by cuBLAS, the rest by kernels made at run time.
 //!
-//! A computation is planned with no GPU ([`plan`]), then executed step by step on the device's own allocator
-//! ([`execute`]) by an engine that knows the libraries ([`engine`]). `unsafe` is in `library/` and in the engine that
+//! A computation is planned with no GPU (`plan`), then executed step by step on the device's own allocator
+//! (`execute`) by an engine that knows the libraries (`engine`). `unsafe` is in `library/` and in the engine that
 //! calls it.
 
 mod checks;
