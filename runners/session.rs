@@ -115,18 +115,7 @@ impl<'f> Session<'f> {
     /// # Errors
     /// As [`StepError`] says; the locks are given back whatever happens.
     pub fn run(&self, request: &StepRequest<'_>) -> Result<StepReport, StepError> {
-        let model = self.model(request.model)?;
-        let architecture = self.architecture(model, &request.case)?;
-        let execution = self.execution(model, &request.case);
-        let work = Work { architecture, case: request.case, execution, weights: &[], inputs: &[] };
-        let device = self.cache.device();
-        let failed = |source| StepError::Run { source, measurement: None };
-        let inputs = self.runner.prepare(device, &work).map_err(failed)?;
-        let outcome = self.run_locked(request, &Work { inputs: inputs.holdings(), ..work });
-        let released = inputs.release(device).map_err(failed);
-        let report = outcome?;
-        released?;
-        Ok(report)
+        self.with_inputs(request, |work| self.run_locked(request, work))
     }
 
     /// Runs a step in `scope`, which measures it.
@@ -148,20 +137,36 @@ impl<'f> Session<'f> {
         request: &StepRequest<'_>,
         look: impl FnOnce(&Device, &Work<'_>) -> Result<T, RunError>,
     ) -> Result<T, StepError> {
-        let failed = |source| StepError::Run { source, measurement: None };
-        let device = self.cache.device();
-        let model = self.model(request.model)?;
-        let (architecture, execution) =
-            (self.architecture(model, &request.case)?, self.execution(model, &request.case));
-        let work = Work { architecture, case: request.case, execution, weights: &[], inputs: &[] };
-        let inputs = self.runner.prepare(device, &work).map_err(failed)?;
-        let outcome = self.locked(request).and_then(|(_beside, locked)| {
+        self.with_inputs(request, |work| {
+            let (_beside, locked) = self.locked(request)?;
             let weights = locked.weights();
-            look(device, &Work { weights: &weights, inputs: inputs.holdings(), ..work }).map_err(failed)
-        });
-        let released = inputs.release(device).map_err(failed);
-        let looked = outcome?;
-        released.map(|()| looked)
+            look(self.cache.device(), &Work { weights: &weights, ..work.clone() }).map_err(unmeasured)
+        })
+    }
+
+    /// Puts a step's inputs on the device, lets `then` have the work with them, and takes them off whatever happens.
+    fn with_inputs<T>(
+        &self,
+        request: &StepRequest<'_>,
+        then: impl FnOnce(&Work<'_>) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        let device = self.cache.device();
+        let work = self.work(request.model, request.case)?;
+        let inputs = self.runner.prepare(device, &work).map_err(unmeasured)?;
+        let outcome = then(&Work { inputs: inputs.holdings(), ..work });
+        let released = inputs.release(device).map_err(unmeasured);
+        let value = outcome?;
+        released.map(|()| value)
+    }
+
+    /// A case of a model as the runner is given it, before its inputs and weights are on the device.
+    ///
+    /// # Errors
+    /// When the model is not known layer by layer.
+    pub fn work(&self, model: &str, case: Case) -> Result<Work<'f>, StepError> {
+        let model = self.model(model)?;
+        let (architecture, execution) = (self.architecture(model, &case)?, self.execution(model, &case));
+        Ok(Work { architecture, case, execution, weights: &[], inputs: &[] })
     }
 
     /// The locks of a step: those beside the model, and its own.
@@ -202,16 +207,17 @@ impl<'f> Session<'f> {
     /// # Errors
     /// When the model is not known layer by layer, or the device has no room.
     pub fn prepare(&self, model: &str, case: Case) -> Result<Inputs, StepError> {
-        let model = self.model(model)?;
-        let (architecture, execution) = (self.architecture(model, &case)?, self.execution(model, &case));
-        let work = Work { architecture, case, execution, weights: &[], inputs: &[] };
-        let failed = |source| StepError::Run { source, measurement: None };
-        self.runner.prepare(self.cache.device(), &work).map_err(failed)
+        self.runner.prepare(self.cache.device(), &self.work(model, case)?).map_err(unmeasured)
     }
 
     fn execution(&self, model: &Model, case: &Case) -> Execution {
         Execution { stored: stored_otherwise(model, case.dtype), ..self.runner.execution(&self.environment.hard) }
     }
+}
+
+/// A failure outside every window.
+fn unmeasured(source: RunError) -> StepError {
+    StepError::Run { source, measurement: None }
 }
 
 /// The stored element type, where an operation runs in another.

@@ -8,9 +8,9 @@ use headroom_device::allocator::{Allocator, Counters};
 use headroom_device::device::{AllocatorMemory, DeviceMemory, Holding};
 use headroom_device::driver::{Address, CardSettings, SimulatedCard};
 use headroom_family::PipelineStep;
+use headroom_runners::StepRequest;
 use headroom_runners::cuda::Executed;
 use headroom_runners::programs::{Program, Role, Step, TensorId};
-use headroom_runners::{StepRequest, Work, stored_otherwise};
 
 use super::{CheckError, Claim, Evidence, built_in_price, place, verdict};
 use crate::bench::{Asked, Bench, Ground, Log, Noted, Place, Setup, Subject};
@@ -80,7 +80,9 @@ fn run_step(
 ) -> Result<Option<Executed>, CheckError> {
     let subject = &bench.subject;
     let Some(model) = subject.family.model(&step.model) else { return Ok(None) };
-    let Some(architecture) = model.architecture() else { return Ok(None) };
+    if model.architecture().is_none() {
+        return Ok(None);
+    }
     let Some((_, estimate)) = built_in_price(subject, model, &step.case, ground, bench.floor_bytes) else {
         return Ok(None);
     };
@@ -89,10 +91,7 @@ fn run_step(
     }
     let working_bytes = Some(estimate.reservation_bytes);
     bench.session.run(&StepRequest { model: &step.model, with: &step.with, case: step.case, working_bytes })?;
-    let usual = bench.runner.execution(&subject.environment().hard);
-    let execution = headroom_runners::programs::Execution { stored: stored_otherwise(model, step.case.dtype), ..usual };
-    let work = Work { architecture, case: step.case, execution, weights: &[], inputs: &[] };
-    let executed = gpu.attached().executed(&work);
+    let executed = gpu.attached().executed(&bench.session.work(&step.model, step.case)?);
     Ok(Some(executed.map_err(|error| CheckError::violated(error.to_string()))?))
 }
 
