@@ -30,6 +30,7 @@ pub fn calibration(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence
         windows_count(subject, &calibration)?;
         let mut summary = summary_of(subject, &calibration, ground);
         calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
+        evidence.notes.extend(flagged_above_what_is_reserved(subject, &calibration, &summary));
         held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)?;
         if !subject.place.is_simulated() {
             evidence.notes.extend(ratios(subject, &summary, ground));
@@ -101,7 +102,7 @@ fn calibrated_sizes_are_covered(
         let (estimate, mut record) = price_after(subject, measured.model, &priced.case, calibration, ground)?;
         let demands = calibration.windows.iter().zip(&calibration.verdicts);
         let demand = demands
-            .filter(|(window, counted)| (counted.counts() || is_fragmented(counted)) && window.case == priced.case)
+            .filter(|(window, counted)| must_be_covered(subject, counted) && window.case == priced.case)
             .map(|(window, _)| window.measurement.demand_bytes)
             .max()
             .ok_or_else(|| CheckError::violated(format!("{} has no window that counts", priced.case)))?;
@@ -140,6 +141,30 @@ fn calibrated_sizes_are_covered(
             .holds(within, || format!("{} is over the family's limit of {limit_percent} %", what()))?;
     }
     Ok(())
+}
+
+/// Whether a reservation must cover what a window needed. A window that is taken for fragmented is no measure of a line;
+/// a simulated card has nothing that could fragment an undisturbed calibration, and is held to all of them.
+fn must_be_covered(subject: &Subject<'_>, counted: &Counted) -> bool {
+    counted.counts() || (subject.place.is_simulated() && is_fragmented(counted))
+}
+
+/// Windows that need not be covered and are not: the limit of the rule about fragmentation, told each time it shows.
+fn flagged_above_what_is_reserved(
+    subject: &Subject<'_>,
+    calibration: &Calibration,
+    summary: &FamilySummary,
+) -> Vec<String> {
+    let windows = calibration.windows.iter().zip(&calibration.verdicts);
+    let flagged = windows.filter(|(_, counted)| is_fragmented(counted) && !must_be_covered(subject, counted));
+    let above = flagged.filter_map(|(window, _)| {
+        let record = summary.estimates.iter().find(|record| record.case == window.case)?;
+        let (reserved, needed) = (record.estimate.reservation_bytes, window.measurement.demand_bytes);
+        let text = "taken for fragmented, and above what is reserved without it";
+        let numbers = reserved_and_needed(reserved, needed);
+        (needed > reserved).then(|| format!("{}: {}: {text} ({numbers})", place(subject), describe(window)))
+    });
+    above.collect()
 }
 
 /// How many sizes of a line have a window that counts.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use headroom_base::Bytes;
+use headroom_base::grouped;
 
 use crate::programs::computation::{Kernel, Launch, Source};
 use crate::programs::{Computation, ConvolutionCall, Label, Role, Step, TensorId};
@@ -36,7 +36,9 @@ impl std::fmt::Display for WorkspaceDifference {
             f,
             "{place}: {dtype:?} {layout:?} {batch} x {input_channels} {input:?} to {output_channels} {output:?} "
         )?;
-        write!(f, "by {kernel:?}: {} by {algorithm}, the table says {}", Bytes(*real_bytes), Bytes(*table_bytes))
+        // In bytes: many differ by less than any larger unit shows.
+        let (real, table) = (grouped(*real_bytes), grouped(*table_bytes));
+        write!(f, "by {kernel:?}: {real} bytes by {algorithm}, the table says {table}")
     }
 }
 

@@ -11,7 +11,7 @@ pub mod reading;
 pub mod window;
 
 pub use budget::{Budget, Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, Reclaim, budget};
-pub use bytes::{Bytes, GIB, KIB, MIB, SignedBytes};
+pub use bytes::{Bytes, GIB, KIB, MIB, SignedBytes, grouped};
 pub use case::{AnalyticTerm, Case, CostUnit, DType, Extent, Operation, Tiling, UnknownName};
 pub use environment::{
     AllocatorKind, AttentionKernel, Backend, DeviceClass, Environment, HardEnvironment, MemoryLayout, SoftEnvironment,

@@ -23,7 +23,7 @@ const RUNS: usize = 5;
 
 /// Threads, and bytes of a buffer, that are tried beside the usual ones.
 const OTHER_SETTINGS: [(usize, usize); 7] =
-    [(2, 4 << 20), (4, 4 << 20), (12, 4 << 20), (16, 4 << 20), (8, 1 << 20), (16, 1 << 20), (16, 2 << 20)];
+    [(2, 4 << 20), (4, 4 << 20), (8, 4 << 20), (12, 4 << 20), (8, 1 << 20), (16, 1 << 20), (16, 2 << 20)];
 
 /// How contents are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

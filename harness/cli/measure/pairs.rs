@@ -11,7 +11,7 @@ use super::{Failure, median};
 
 /// Blocks of the small pool, of its largest size, and of the large pool: the sizes at which PyTorch's own allocator was
 /// timed.
-const SIZES_BYTES: [u64; 3] = [KIB / 2, MIB, 32 * MIB];
+const SIZES_BYTES: [u64; 4] = [KIB / 2, 4 * KIB, MIB, 32 * MIB];
 
 /// Pairs of one loop: enough that the clock costs nothing.
 const PAIRS: u32 = 1_000_000;

@@ -26,7 +26,12 @@ pub struct Sighting {
 
 /// Where this reader was seen to agree with the allocator. It is verified on a system that stands here, and on no other;
 /// where the system denies the figure (MIG, some containers) it is unknown and not wrong.
-pub const NVML_SIGHTINGS: &[Sighting] = &[];
+pub const NVML_SIGHTINGS: &[Sighting] = &[Sighting {
+    system: "linux",
+    gpu: "NVIDIA H200",
+    driver: "580.159.04",
+    seen: "context + segments + libraries = the own process's bytes, to the KiB, over whole pipelines",
+}];
 
 /// A GPU as the management library lists it. Its place in the list is not CUDA's ordinal: only the UUID names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,10 +32,11 @@ pub struct UploadSettings {
 }
 
 impl Default for UploadSettings {
-    /// On an H200, 8 threads with buffers of 4 MiB reached 94 % of a plain pinned copy from pageable memory; 4 threads
-    /// 58 %, and buffers of 16 MiB 67 %.
+    /// As many threads as the machine runs at once, at most 16, with buffers of 4 MiB: beside an H200, 16 threads read
+    /// mapped files at 90 % of a plain pinned copy, 8 at 82 %; buffers of 16 MiB were slower.
     fn default() -> Self {
-        Self { threads: 8, buffer_bytes: 4 << 20 }
+        let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { threads: at_once.clamp(2, 16), buffer_bytes: 4 << 20 }
     }
 }
 
