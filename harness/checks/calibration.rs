@@ -100,12 +100,16 @@ fn calibrated_sizes_are_covered(
     for planned in calibration.plan.cases.iter().filter(|planned| planned.verdict == Verdict::Fits) {
         let priced = &planned.priced;
         let (estimate, mut record) = price_after(subject, measured.model, &priced.case, calibration, ground)?;
-        let demands = calibration.windows.iter().zip(&calibration.verdicts);
-        let demand = demands
-            .filter(|(window, counted)| must_be_covered(subject, counted) && window.case == priced.case)
-            .map(|(window, _)| window.measurement.demand_bytes)
-            .max()
-            .ok_or_else(|| CheckError::violated(format!("{} has no window that counts", priced.case)))?;
+        let windows = calibration.windows.iter().zip(&calibration.verdicts);
+        let windows: Vec<_> = windows.filter(|(window, _)| window.case == priced.case).collect();
+        let binding = windows.iter().filter(|(_, counted)| must_be_covered(subject, counted));
+        let Some(demand) = binding.map(|(window, _)| window.measurement.demand_bytes).max() else {
+            // All of them taken for fragmented: the line does without this size.
+            let is_flagged = windows.iter().any(|(_, counted)| is_fragmented(counted));
+            ensure(is_flagged, || format!("{} has no window that counts", priced.case))?;
+            summary.estimates.push(record);
+            continue;
+        };
         record.demand_bytes = Some(demand);
         record.demand_origin = Some(subject.place.origin());
         summary.estimates.push(record);

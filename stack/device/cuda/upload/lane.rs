@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::chunks::{Chunk, Chunks, Piece};
 use super::pinned::HostMemory;
 use super::source::populate;
-use super::stream::{CopyStream, Event};
+use super::stream::{CopyStream, Event, Stretch};
 use crate::cuda::CudaContext;
 use crate::driver::{DriverCall, DriverError};
 
@@ -100,14 +100,13 @@ impl Lane {
 
     /// Copies pinned contents from where they are.
     fn direct(&self, pieces: &[Piece<'_>]) -> Result<(), DriverError> {
-        for run in pieces.chunk_by(is_continued_in_place) {
-            let Some(first) = run.first() else { continue };
-            let bytes = run.iter().map(|piece| piece.from.len()).sum();
-            // SAFETY: the run lies in one pinned buffer without a gap. All of it is borrowed until the upload returns, and
-            // `work` waits for the stream before.
-            unsafe { self.stream.copy(first.to, first.from.as_ptr(), bytes) }?;
-        }
-        Ok(())
+        let stretches = stretches(pieces, is_continued_in_place, |first, last| {
+            let bytes = last.from.as_ptr().addr() + last.from.len() - first.from.as_ptr().addr();
+            Stretch { to: first.to, from: first.from.as_ptr(), bytes }
+        });
+        // SAFETY: each lies in one pinned buffer without a gap. All of it is borrowed until the upload returns, and
+        // `work` waits for the stream before.
+        unsafe { self.stream.copy(&stretches) }
     }
 
     /// Fills a buffer with contents and begins to copy it up.
@@ -131,19 +130,30 @@ impl Lane {
         }
         // What is copied below is in use even if a later call fails.
         buffer.in_use = true;
-        for run in pieces.chunk_by(is_continued) {
-            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let stretches = stretches(pieces, is_continued, |first, last| {
             let bytes = last.at + last.from.len() - first.at;
-            // SAFETY: the run lies inside the buffer and was filled above; the buffer is written to again, or freed, only
-            // after its event or its stream was waited for.
-            unsafe { self.stream.copy(first.to, start.add(first.at).as_ptr(), bytes) }?;
-        }
+            // SAFETY: the piece lies inside the buffer, as was checked.
+            Stretch { to: first.to, from: unsafe { start.add(first.at) }.as_ptr(), bytes }
+        });
+        // SAFETY: each lies inside the buffer and was filled above; the buffer is written to again, or freed, only after
+        // its event or its stream was waited for.
+        unsafe { self.stream.copy(&stretches) }?;
         buffer.copied.record(&self.stream)
     }
 }
 
 fn from_slice(contents: &[u8]) -> std::ptr::NonNull<u8> {
     std::ptr::NonNull::from(contents).cast()
+}
+
+/// Pieces that go up in one copy, put together by their first and their last.
+fn stretches<'a>(
+    pieces: &'a [Piece<'a>],
+    is_continued: impl Fn(&Piece<'a>, &Piece<'a>) -> bool,
+    joined: impl Fn(&Piece<'a>, &Piece<'a>) -> Stretch,
+) -> Vec<Stretch> {
+    let runs = pieces.chunk_by(is_continued);
+    runs.filter_map(|run| Some(joined(run.first()?, run.last()?))).collect()
 }
 
 /// Whether `next` lies right behind `piece` both in the buffer and on the device, so that one copy does for both.

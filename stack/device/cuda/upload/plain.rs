@@ -4,7 +4,7 @@ use cudarc::driver::sys;
 
 use super::chunks::Chunks;
 use super::pinned::PinnedBuffer;
-use super::stream::CopyStream;
+use super::stream::{CopyStream, Stretch};
 use crate::cuda::{CudaContext, check};
 use crate::device::{Holding, UploadPart};
 use crate::driver::{DriverCall, DriverError};
@@ -26,7 +26,7 @@ pub fn copy_pinned(
         for piece in chunks.pieces(chunk) {
             // SAFETY: the contents are borrowed until this returns. Whether or not a copy fails, the stream is waited for
             // before, at the latest when it is dropped.
-            unsafe { stream.copy(piece.to, piece.from.as_ptr(), piece.from.len()) }?;
+            unsafe { stream.copy(&[Stretch { to: piece.to, from: piece.from.as_ptr(), bytes: piece.from.len() }]) }?;
         }
     }
     stream.synchronize()

@@ -1,10 +1,24 @@
 //! Copy streams and events that end with whoever made them.
 
-use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUstream, CUstream_flags};
+use cudarc::driver::sys::{
+    self, CUevent, CUevent_flags, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
+    CUstream, CUstream_flags,
+};
 
 use crate::cuda::status::give_back;
 use crate::cuda::{CudaContext, check};
 use crate::driver::{DriverCall, DriverError};
+
+/// Pinned memory without a gap, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// The address on the device.
+    pub(super) to: u64,
+    /// The address in pinned memory.
+    pub(super) from: *const u8,
+    /// How long it is.
+    pub(super) bytes: usize,
+}
 
 /// A stream of copies beside the device's main stream.
 pub(super) struct CopyStream {
@@ -31,14 +45,48 @@ impl CopyStream {
         check(DriverCall::Copy, unsafe { sys::cuStreamWaitEvent(self.stream, event.event, 0) })
     }
 
-    /// Begins to copy `bytes` from pinned memory at `from` to the device.
+    /// Begins to copy stretches of pinned memory to the device, in any order.
+    ///
+    /// Given in one call, since the device rests a little between calls: on an H200, every second piece of 2 MiB went up
+    /// at 93 % of a plain copy by calls of their own, however many streams shared them, and at 99 % together.
     ///
     /// # Safety
-    /// `from` is valid for reading `bytes`, and nobody changes or frees it before the copy is done: until
+    /// Each is valid for reading, and nobody changes or frees it before the copy is done: until
     /// [`synchronize`](Self::synchronize) returned, or an event recorded behind it was waited for.
-    pub(super) unsafe fn copy(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
-        // SAFETY: the stream is live; the source is the caller's to answer for.
-        check(DriverCall::Copy, unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream) })
+    pub(super) unsafe fn copy(&self, stretches: &[Stretch]) -> Result<(), DriverError> {
+        let answer = match stretches {
+            [] => return Ok(()),
+            // SAFETY: the stream is live; the source is the caller's to answer for.
+            [Stretch { to, from, bytes }] => unsafe {
+                sys::cuMemcpyHtoDAsync_v2(*to, from.cast(), *bytes, self.stream)
+            },
+            // SAFETY: as above.
+            several => unsafe { self.copy_together(several) },
+        };
+        check(DriverCall::Copy, answer)
+    }
+
+    /// # Safety
+    /// As [`copy`](Self::copy).
+    unsafe fn copy_together(&self, stretches: &[Stretch]) -> sys::CUresult {
+        let mut to: Vec<_> = stretches.iter().map(|stretch| stretch.to).collect();
+        let mut from: Vec<_> = stretches.iter().map(|stretch| stretch.from.addr() as u64).collect();
+        let mut bytes: Vec<_> = stretches.iter().map(|stretch| stretch.bytes).collect();
+        let nowhere = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
+        let mut attributes = CUmemcpyAttributes {
+            srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        // The attributes hold from the first stretch on.
+        let mut first = 0;
+        let (to, from, bytes, count) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr(), stretches.len());
+        // SAFETY: each list is as long as is said and is read before the call returns. The stream is live and not the
+        // default one; the sources are the caller's to answer for.
+        unsafe {
+            sys::cuMemcpyBatchAsync_v2(to, from, bytes, count, &raw mut attributes, &raw mut first, 1, self.stream)
+        }
     }
 
     /// Waits for every copy of this stream.

@@ -1,5 +1,7 @@
 //! Plain device memory, the figures of a device, and copies to it and from it.
 
+use std::ffi::c_void;
+
 use crate::streams::Work;
 use crate::table::{INVALID_VALUE, PAGE, Plain, Status, Table, in_context, put};
 
@@ -51,19 +53,37 @@ pub extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize) -> Sta
 /// From pinned memory the contents are read when the stream comes to it, as the real one may; from other memory at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, bytes: usize, stream: u64) -> Status {
+    in_context(|table, device| table.copy_later(device, (to, from, bytes), stream))
+}
+
+/// Several such copies. The default stream takes none, and a stretch of nothing is an error.
+///
+/// # Safety
+/// The lists are as long as `count` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyBatchAsync_v2(
+    to: *mut u64,
+    from: *mut u64,
+    bytes: *mut usize,
+    count: usize,
+    attributes: *mut c_void,
+    attribute_starts: *mut usize,
+    attribute_count: usize,
+    stream: u64,
+) -> Status {
     in_context(|table, device| {
-        if !table.is_writable(device, to, bytes as u64) {
+        if stream == 0 || count == 0 || attribute_count != 1 || attributes.is_null() || attribute_starts.is_null() {
             return Err(INVALID_VALUE);
         }
-        let start = from as u64;
-        let pinned = table.pinned.range(..=start).next_back();
-        if pinned.is_some_and(|(base, length)| start + bytes as u64 <= base + *length as u64) {
-            table.give_work(stream, Work::Copy { to, from: start, bytes })
-        } else {
-            table.run(stream, u64::MAX)?;
-            table.write(to, from, bytes);
-            Ok(())
+        for index in 0..count {
+            // SAFETY: the caller hands in lists of that length.
+            let (to, from, bytes) = unsafe { (*to.add(index), *from.add(index), *bytes.add(index)) };
+            if bytes == 0 {
+                return Err(INVALID_VALUE);
+            }
+            table.copy_later(device, (to, from as *const u8, bytes), stream)?;
         }
+        Ok(())
     })
 }
 
@@ -83,6 +103,26 @@ pub extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Statu
 }
 
 impl Table {
+    /// Notes a copy `(to, from, bytes)` for the stream's turn, or makes it at once from memory that is not pinned.
+    fn copy_later(
+        &mut self,
+        device: usize,
+        (to, from, bytes): (u64, *const u8, usize),
+        stream: u64,
+    ) -> Result<(), Status> {
+        if !self.is_writable(device, to, bytes as u64) {
+            return Err(INVALID_VALUE);
+        }
+        let start = from as u64;
+        let pinned = self.pinned.range(..=start).next_back();
+        if pinned.is_some_and(|(base, length)| start + bytes as u64 <= base + *length as u64) {
+            return self.give_work(stream, Work::Copy { to, from: start, bytes });
+        }
+        self.run(stream, u64::MAX)?;
+        self.write(to, from, bytes);
+        Ok(())
+    }
+
     pub fn write(&mut self, to: u64, from: *const u8, bytes: usize) {
         // SAFETY: the caller hands in memory of that length that lives until the copy is done.
         let contents = unsafe { std::slice::from_raw_parts(from, bytes) };
