@@ -37,8 +37,9 @@ pub(super) fn mutants(
     let mut graded = 0;
     let on_graded = &mut |grade: &headroom_reports::MutantGrade, of: usize| {
         graded += 1;
-        if terminal.is_interactive() {
-            terminal.remark(format!("{graded}/{of} {}", grade.name));
+        // On a GPU it takes minutes: whoever reads a log wants to see that it goes on.
+        if terminal.is_interactive() || there.is_some() {
+            terminal.remark(format!("{graded}/{of} {} {} ms", grade.name, grade.milliseconds));
         }
     };
     let outcome = match &there {
