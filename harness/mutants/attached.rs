@@ -115,3 +115,25 @@ pub fn grade_on(
     });
     Ok(GradedThere { report: MutantReport { grades }, not_seen })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::gpu::{Gpus, posing::Posing};
+
+    /// The chosen decision is the process's: this test wants one of its own, as nextest gives it.
+    #[test]
+    fn checks_on_a_card_that_poses_hold_as_things_are_and_see_every_decision_that_can_be_seen_there() {
+        let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+        let gpus = Gpus::of(vec![card.listed("GPU-mutants")]);
+        let world = Arc::new(World::with_gpus(None, gpus).unwrap());
+        let family = world.catalogue.families().iter().position(|family| family.name == "taesd").unwrap();
+        let turn = world.gpus.cards()[0].turn("a test", folder.path(), Duration::ZERO).unwrap();
+        let there = grade_on(&world, (&[family], turn.open().unwrap()), &[], &mut |_, _| {}).unwrap();
+        let survivors: Vec<_> = there.report.survivors().map(|grade| grade.name.as_str()).collect();
+        assert!(survivors.is_empty(), "{survivors:?}");
+        assert!(there.report.grades.len() > 70, "{} graded", there.report.grades.len());
+    }
+}
