@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headroom_base::mutants::points;
-use headroom_reports::MutantReport;
+use headroom_reports::{MutantGrade, MutantReport};
 
 use super::{
     Grading, GradingError, OnGraded, as_things_are, decisions, grade_all, grading_checks_on, quietly, reasons,
@@ -89,8 +89,18 @@ impl Grading {
     }
 }
 
+/// Whether checks on an attached card may pass a decision and not see it.
+pub(super) fn is_not_seen_there(name: &str) -> bool {
+    why_not_seen(name).is_some()
+}
+
+fn why_not_seen(name: &str) -> Option<&'static str> {
+    NOT_SEEN_THERE.iter().find(|(_, names)| names.contains(&name)).map(|(why, _)| *why)
+}
+
 /// Grades the wrong decisions that the checks of these families, by position, pass on an attached card, or those of
-/// these names. A check that executes operations is left out where a quicker one has seen the decision.
+/// these names. A check that executes operations is left out where a quicker one has seen the decision, and where it
+/// cannot be seen there.
 ///
 /// # Errors
 /// As [`GradingError`] says. A survivor is a result, not an error.
@@ -101,19 +111,19 @@ pub fn grade_on(
     on_graded: OnGraded<'_>,
 ) -> Result<GradedThere, GradingError> {
     let report = quietly(|| grade_all(&Grading::prepare_on(world, families, card)?, only, on_graded))?;
-    let mut not_seen = Vec::new();
-    let mut grades = report.grades;
-    grades.retain(|grade| {
-        let why = NOT_SEEN_THERE.iter().find(|(_, names)| names.contains(&grade.name.as_str()));
-        match why {
-            Some((why, _)) if grade.killed_by.is_empty() => {
-                not_seen.push(format!("{}: {why}", grade.name));
-                false
-            }
-            _ => true,
+    Ok(graded_there(report.grades))
+}
+
+/// Grades from an attached card: those that cannot be seen there apart.
+pub fn graded_there(grades: Vec<MutantGrade>) -> GradedThere {
+    let (mut seen, mut not_seen) = (Vec::with_capacity(grades.len()), Vec::new());
+    for grade in grades {
+        match why_not_seen(&grade.name) {
+            Some(why) if grade.killed_by.is_empty() => not_seen.push(format!("{}: {why}", grade.name)),
+            _ => seen.push(grade),
         }
-    });
-    Ok(GradedThere { report: MutantReport { grades }, not_seen })
+    }
+    GradedThere { report: MutantReport { grades: seen }, not_seen }
 }
 
 #[cfg(test)]

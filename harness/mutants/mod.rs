@@ -27,7 +27,7 @@ use headroom_reports::{MutantGrade, MutantReport};
 
 use crate::checks::Claim;
 use crate::world::World;
-pub use attached::{GradedThere, grade_on};
+pub use attached::{GradedThere, grade_on, graded_there};
 pub use checks::{Ended, GradingCheck, grading_checks, grading_checks_on};
 
 /// Why nothing could be graded.
@@ -130,7 +130,8 @@ impl Grading {
         let started = Instant::now();
         choose(point.name);
         let claims = reasons::claims_of(point.name);
-        let mut seen = false;
+        // A check that executes operations takes long on a card. It is left out where it has nothing to add.
+        let mut seen = attached::is_not_seen_there(point.name);
         let endings = passing.iter().filter_map(|index| {
             let check = &self.checks[*index];
             if seen && check.executes {
