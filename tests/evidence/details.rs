@@ -1,0 +1,102 @@
+//! The evidence folder's own README: every comparison, case by case and term by term.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use headroom::catalogue::Catalogue;
+use headroom_base::{Bytes, RunKind};
+use headroom_reports::Outcome;
+
+use super::kept::Runs;
+use super::peaks::{beside_simulator, beside_torch, table};
+use super::{loops, summary};
+
+pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
+    let by_model = |asked: &super::beside::Asked| format!("{} {} {}", asked.0, asked.1.operation, asked.1.dtype);
+    let heading = "model, operation, element type | ";
+    let parts = [
+        ("Trials by family", trials(runs)),
+        ("Peaks beside PyTorch's recordings", table(heading, &beside_torch(catalogue, runs), by_model)),
+        (
+            "Peaks beside the simulator with its own workspaces",
+            table(heading, &beside_simulator(catalogue, runs), by_model),
+        ),
+        ("SDXL's decode, calibrated on the card and run at held-out sizes", sdxl(runs)),
+        ("What the driver sees of the process, in MiB", books(runs)),
+        ("Convolutions with another workspace than the table's", workspaces(runs)),
+        (
+            "A warm server",
+            told(runs, "warm_server", |note| note.contains("by the rule") || note.contains("begun with")),
+        ),
+        ("Out of memory, and the next run", told(runs, "out_of_memory", |_| true)),
+        ("The least capacity that completes", told(runs, "capacity", |_| true)),
+        ("Windows above what is reserved", told(runs, "calibration", summary::is_above)),
+        ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
+    ];
+    parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat()
+}
+
+/// One row a family: how its trials ended, and how many measured windows of undisturbed calibrations were taken for
+/// fragmented.
+fn trials(runs: &Runs) -> String {
+    let mut table = String::from("| family | commit | trials | passed | seconds | windows | clean | fragmented |\n");
+    table.push_str("|---|---|---:|---:|---:|---:|---:|---:|\n");
+    for (family, report) in runs {
+        let (clean, flagged) = summary::clean_windows(report);
+        let seconds: f64 = report.trials.iter().map(|trial| trial.seconds).sum();
+        let (trials, passed, windows) = (report.trials.len(), report.count(Outcome::Passed), report.windows.len());
+        let commit = report.provenance[0].commit.as_deref().unwrap_or("unknown");
+        let _ = writeln!(
+            table,
+            "| {family} | `{commit}` | {trials} | {passed} | {seconds:.0} | {windows} | {clean} | {flagged} |"
+        );
+    }
+    table.push_str("\nClean are measured windows of undisturbed calibrations; fragmented those of them that the rule takes for it.\n");
+    table
+}
+
+/// SDXL's decode calibrated for real: each size beside what is shipped.
+fn sdxl(runs: &Runs) -> String {
+    let mut table =
+        String::from("| allocator | case | needed | reserved | calibrated ÷ built-in |\n|---|---|---:|---:|---:|\n");
+    for row in summary::sdxl_rows(runs) {
+        let summary::Priced { allocator, case, needed_bytes, reserved_bytes, ratio } = row;
+        let (needed, reserved) = (Bytes(needed_bytes), Bytes(reserved_bytes));
+        let _ = writeln!(table, "| {allocator} | {case} | {needed} | {reserved} | {ratio:.3} |");
+    }
+    let windows = runs.iter().filter(|(family, _)| family == "sdxl").flat_map(|(_, report)| &report.windows);
+    let clean = windows.filter(|record| record.trial.as_deref().is_some_and(|trial| trial.ends_with("::calibration")));
+    let mut runs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for record in clean {
+        let (warm, measured) = runs.entry(record.window.environment.hard.allocator.to_string()).or_default();
+        *if record.window.kind == RunKind::Measured { measured } else { warm } += 1;
+    }
+    for (allocator, (warm, measured)) in runs {
+        let _ = writeln!(table, "\n{allocator}: {warm} warm-up and {measured} measured runs.");
+    }
+    table
+}
+
+/// One row a look: the terms of the driver's figure.
+fn books(runs: &Runs) -> String {
+    let mut table = String::from("| family | allocator, when | the driver's figure = its terms |\n|---|---|---|\n");
+    for (family, note) in summary::notes(runs, "reconcile") {
+        let (what, terms) = note.split_once(": ").unwrap_or(("", note));
+        let terms = terms.replace(" of this process by the driver", "");
+        let _ = writeln!(table, "| {family} | {} | {terms} |", what.trim_start_matches("gpu "));
+    }
+    table
+}
+
+/// Calls once each, without the places where they stand.
+fn workspaces(runs: &Runs) -> String {
+    let notes = summary::notes(runs, "same_counters").map(|(_, note)| note);
+    let calls: BTreeSet<&str> =
+        notes.filter_map(|note| note.split_once(" convolution: ").map(|(_, call)| call)).collect();
+    calls.into_iter().map(|call| format!("- {call}\n")).collect()
+}
+
+fn told(runs: &Runs, check: &str, wanted: impl Fn(&str) -> bool) -> String {
+    let notes = summary::notes(runs, check).filter(|(_, note)| wanted(note));
+    notes.map(|(family, note)| format!("- {family}: {}\n", note.trim_start_matches("gpu "))).collect()
+}

@@ -1,0 +1,86 @@
+//! The reports that are kept, and what makes one evidence.
+
+use std::path::{Path, PathBuf};
+
+use headroom::catalogue::Catalogue;
+use headroom_base::{AllocatorKind, Origin};
+use headroom_reports::{Outcome, Report};
+
+/// What every kept file's name begins with: the day, the card, the runner.
+const BEGINNING: &str = "2026-11-30-h200-cuda";
+/// What `headroom devices --measure --json` and PyTorch's own loop printed in one session on one host.
+pub(crate) const MEASURED: &str = "2026-11-30-h200-cuda-measured.json";
+pub(crate) const TORCH_ALLOCATOR: &str = "2026-11-30-h200-torch-allocator.json";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/evidence")
+}
+
+pub(crate) fn text(name: &str) -> String {
+    let path = folder().join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn report(name: &str) -> Report {
+    serde_json::from_str(&text(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The run of each family that has trials on a GPU, in the catalogue's order. One that is missing fails.
+pub(crate) fn runs(catalogue: &Catalogue) -> Vec<(String, Report)> {
+    let families = catalogue.families().iter().filter(|family| !family.models.is_empty());
+    families.map(|family| (family.name.clone(), report(&format!("{BEGINNING}-{}.json", family.name)))).collect()
+}
+
+/// Families, each with the report of its run.
+pub(crate) type Runs = [(String, Report)];
+
+#[test]
+fn every_kept_report_says_where_it_comes_from_and_names_nobody() {
+    for (name, report) in runs(&Catalogue::load(None).unwrap()) {
+        let [from] = &*report.provenance else { panic!("{name} is of several reports") };
+        assert!(from.commit.is_some() && !from.arguments.is_empty(), "{name}: commit and arguments");
+        assert!(!report.devices.is_empty(), "{name}: devices");
+        for device in &report.devices {
+            assert!(!device.simulated && device.uuid_hash.as_ref().is_some_and(|hash| hash.len() == 16), "{name}");
+        }
+        for record in &report.windows {
+            assert_eq!(record.window.origin, Origin::Measured, "{name}");
+            assert_eq!(record.counting.counts(), record.excluded_reason.is_none(), "{name}: a reason for each");
+        }
+    }
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("GPU-"), "{} names a card", path.display());
+    }
+}
+
+#[test]
+fn every_trial_of_the_kept_runs_passed_and_left_windows() {
+    let runs = runs(&Catalogue::load(None).unwrap());
+    for (name, report) in runs {
+        assert!(report.trials.len() > 5 && !report.windows.is_empty(), "{name}");
+        for trial in &report.trials {
+            assert_eq!(trial.outcome, Outcome::Passed, "{name} {}: {:?}", trial.name(), trial.message);
+        }
+    }
+}
+
+#[test]
+fn demands_are_covered_by_reservations_or_short_by_less_than_a_growth_step() {
+    let (mut seen, mut short) = (0, 0);
+    for (name, report) in runs(&Catalogue::load(None).unwrap()) {
+        for record in report.families.iter().flat_map(|summary| &summary.estimates) {
+            let Some(demand) = record.demand_bytes else { continue };
+            let allocator = record.environment.hard.allocator;
+            if allocator == AllocatorKind::CudaMallocAsync {
+                // Of the driver's own pool only a bound is known.
+                continue;
+            }
+            let missing = demand.saturating_sub(record.estimate.reservation_bytes);
+            assert!(missing < allocator.growth_step_bytes(), "{name} {}: {missing} bytes short", record.case);
+            seen += 1;
+            short += usize::from(missing > 0);
+        }
+    }
+    assert!(seen > 100 && short * 20 < seen, "{short} of {seen}");
+}

@@ -1,0 +1,203 @@
+//! The main README's block about real GPUs: what is most asked for, in short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use headroom::catalogue::Catalogue;
+use headroom_base::{AllocatorKind, RunKind};
+use headroom_calibration::BuiltIns;
+use headroom_reports::{Outcome, Report};
+
+use super::kept::Runs;
+use super::loops;
+use super::peaks::{above_the_bound, beside_simulator, beside_torch, table};
+
+pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
+    let torch = beside_torch(catalogue, runs);
+    let by_family = |asked: &super::beside::Asked| asked.0.split(':').next().unwrap_or_default().to_owned();
+    let mut text = intro(runs);
+    text.push_str(&results(runs));
+    text.push_str("Peaks on the card beside PyTorch's recordings of the same cases:\n\n");
+    text.push_str(&table("family | ", &torch, by_family));
+    text.push_str(&simulator(catalogue, runs));
+    text.push_str(&sdxl(runs));
+    text.push_str(&warm(runs));
+    text.push_str(&books(runs));
+    text.push_str("Uploads of 4 GiB beside the plain pinned copy of the same run; a piece is 2 MiB:\n\n");
+    text.push_str(&loops::copies(|row| row.is_usual()));
+    text.push_str(&loops::pairs());
+    text
+}
+
+/// Notes of a check, each with its family.
+pub(crate) fn notes<'a>(runs: &'a Runs, check: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let trials = runs.iter().flat_map(|(family, report)| report.trials.iter().map(move |trial| (family, trial)));
+    let trials = trials.filter(move |(_, trial)| trial.check == check);
+    trials.flat_map(|(family, trial)| trial.notes.iter().map(move |note| (family.as_str(), note.as_str())))
+}
+
+/// Whether a calibration's note is about a window that needs more than is reserved.
+pub(crate) fn is_above(note: &str) -> bool {
+    note.contains("above what is reserved") || note.contains("short outside what is promised")
+}
+
+/// Measured windows of undisturbed calibrations, and those of them that are taken for fragmented.
+pub(crate) fn clean_windows(report: &Report) -> (usize, usize) {
+    let of_a_calibration = |trial: &str| trial.ends_with("::calibration");
+    let clean = report.windows.iter().filter(|record| {
+        record.window.kind == RunKind::Measured && record.trial.as_deref().is_some_and(of_a_calibration)
+    });
+    let is_flagged = |reason: &str| reason.starts_with("fragmented");
+    clean.fold((0, 0), |(clean, flagged), record| {
+        (clean + 1, flagged + usize::from(record.excluded_reason.as_deref().is_some_and(is_flagged)))
+    })
+}
+
+fn intro(runs: &Runs) -> String {
+    let (_, first) = &runs[0];
+    let mut sums = [0; 5];
+    for (_, report) in runs {
+        let (clean, flagged) = clean_windows(report);
+        let counts = [report.trials.len(), report.count(Outcome::Passed), report.windows.len(), clean, flagged];
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let [trials, passed, windows, clean, flagged] = sums;
+    let above = notes(runs, "calibration").filter(|(_, note)| note.contains("above what is reserved")).count();
+    let (device, framework) = (&first.devices[0], &first.windows[0].window.environment.hard.framework);
+    format!(
+        "`headroom run --family F --device gpu` for {} families on one {} (driver {}, {framework}), {}: {passed} of \
+         {trials} trials passed, {windows} windows. {flagged} of {clean} measured windows of undisturbed calibrations are \
+         taken for fragmented, {above} of these need more than is reserved without them.\n\n",
+        runs.len(),
+        device.class.name,
+        device.driver,
+        &first.provenance[0].created[..10]
+    )
+}
+
+/// How far the card's results lie from the reference's, by element type.
+fn results(runs: &Runs) -> String {
+    let mut worst: BTreeMap<&str, (usize, f64, f64)> = BTreeMap::new();
+    let mut finite = 0;
+    for (_, note) in notes(runs, "computes") {
+        finite += usize::from(note.ends_with("every result is a finite number"));
+        let Some((what, off)) = note.split_once(": off the reference by ") else { continue };
+        let dtype = ["fp16", "bf16", "fp32"].into_iter().find(|dtype| what.split(' ').any(|word| word == *dtype));
+        let mut numbers = off.split(' ').filter_map(|word| word.trim_end_matches(',').parse::<f64>().ok());
+        if let (Some(dtype), Some(rms), Some(allowed)) = (dtype, numbers.next(), numbers.next()) {
+            let entry = worst.entry(dtype).or_insert((0, 0.0, f64::INFINITY));
+            entry.0 += 1;
+            if rms / allowed > entry.1 / entry.2 {
+                (entry.1, entry.2) = (rms, allowed);
+            }
+        }
+    }
+    assert!(worst.len() == 3 && finite > 0, "the notes about results read otherwise than here");
+    let mut text = format!(
+        "Results against the plain reference on the host, and {finite} large operations whose every result is a finite \
+         number:\n\n| element type | small models | nearest to its limit (root mean square) | limit |\n|---|---:|---:|---:|\n"
+    );
+    for (dtype, (count, rms, allowed)) in worst {
+        let _ = writeln!(text, "| {dtype} | {count} | {rms:.1e} | {allowed:.1e} |");
+    }
+    text + "\n"
+}
+
+fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
+    let beside = beside_simulator(catalogue, runs);
+    let over = above_the_bound(&beside);
+    let steps = over.iter().map(|(asked, off)| off.reserved_bytes.div_ceil(asked.2.growth_step_bytes())).max();
+    format!(
+        "\nBeside the simulator with its own table of workspaces, and its bound on the driver's own pool:\n\n{}\nEqual is \
+         within 0.05 % in both peaks; near within 2 % of the allocated peak, and within 5 % or one growth step of the \
+         reserved one. In {} cases the card took more of the driver's own pool than the bound, by at most {} steps of 32 MiB.\n\n",
+        table("", &beside, |_| String::new()),
+        over.len(),
+        steps.unwrap_or(0)
+    )
+}
+
+/// One price of a case after a calibration on the card.
+pub(crate) struct Priced {
+    pub(crate) allocator: AllocatorKind,
+    pub(crate) case: String,
+    pub(crate) needed_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    /// Beside what is shipped.
+    pub(crate) ratio: f64,
+}
+
+/// SDXL's decode at calibrated and held-out sizes.
+pub(crate) fn sdxl_rows(runs: &Runs) -> Vec<Priced> {
+    let reports = runs.iter().filter(|(family, _)| family == "sdxl").map(|(_, report)| report);
+    let mut seen = BTreeSet::new();
+    let mut rows = Vec::new();
+    for record in reports.flat_map(|report| &report.families).flat_map(|summary| &summary.estimates) {
+        let hard = &record.environment.hard;
+        let shipped = BuiltIns::compiled_in().find(hard, &record.line);
+        let shipped = shipped.map(|line| line.estimate(record.cost_units, record.estimate.analytic_bytes));
+        let (Some(shipped), Some(needed_bytes)) = (shipped, record.demand_bytes) else { continue };
+        let (allocator, case) = (hard.allocator, record.case.to_string());
+        if seen.insert((allocator, case.clone())) {
+            let reserved_bytes = record.estimate.reservation_bytes;
+            let ratio = reserved_bytes as f64 / shipped.reservation_bytes as f64;
+            rows.push(Priced { allocator, case, needed_bytes, reserved_bytes, ratio });
+        }
+    }
+    rows
+}
+
+fn sdxl(runs: &Runs) -> String {
+    let mut text = String::from("SDXL's decode, calibrated on the card and run at held-out sizes:\n\n");
+    text.push_str("| allocator | sizes | under | calibrated ÷ built-in |\n|---|---:|---:|---:|\n");
+    let rows = sdxl_rows(runs);
+    for allocator in AllocatorKind::ALL {
+        let rows: Vec<_> = rows.iter().filter(|row| row.allocator == allocator).collect();
+        let under = rows.iter().filter(|row| row.needed_bytes > row.reserved_bytes).count();
+        let ratios = || rows.iter().map(|row| row.ratio);
+        let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+        let _ = writeln!(text, "| {allocator} | {} | {under} | {least:.3}–{most:.3} |", rows.len());
+    }
+    text + "\n"
+}
+
+/// What the rule about fragmentation says after other models were loaded and dropped.
+fn warm(runs: &Runs) -> String {
+    let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (_, note) in notes(runs, "warm_server") {
+        let Some(counted) = note.strip_suffix(" windows are fragmented by the rule") else { continue };
+        let words: Vec<&str> = counted.split(' ').collect();
+        let [.., flagged, "of", all] = words[..] else { panic!("{note}") };
+        let entry = counts.entry(words[1]).or_default();
+        entry.0 += flagged.parse::<u64>().unwrap();
+        entry.1 += all.parse::<u64>().unwrap();
+    }
+    assert!(!counts.is_empty(), "the notes about warm servers read otherwise than here");
+    let said = counts.iter().map(|(allocator, (flagged, all))| format!("{allocator} {flagged} of {all}"));
+    let said = said.collect::<Vec<_>>().join(", ");
+    format!("On a warm server (other models loaded and dropped before) the rule takes for fragmented: {said}.\n\n")
+}
+
+/// The driver's figure against the sum of its terms, and counters against the simulated allocator's.
+fn books(runs: &Runs) -> String {
+    let residues = notes(runs, "reconcile").map(|(_, note)| {
+        let (_, residue) = note.rsplit_once("residue ").unwrap_or_else(|| panic!("{note}"));
+        residue.trim_end_matches(" KiB").parse::<i64>().unwrap().abs()
+    });
+    let residues: Vec<i64> = residues.collect();
+    let mut requests = [0_u64; 3];
+    for (_, note) in notes(runs, "same_counters").filter(|(_, note)| note.contains(" requests, ")) {
+        let (what, _) = note.split_once(" requests, ").unwrap();
+        let (place, count) = what.rsplit_once(": ").unwrap();
+        let kind = AllocatorKind::ALL.iter().position(|kind| place.ends_with(&kind.to_string())).unwrap();
+        requests[kind] += count.parse::<u64>().unwrap();
+    }
+    let [native, expandable, _] = requests;
+    format!(
+        "NVML's figure for the process is context + libraries + kernels + segments in {} looks, with at most {} KiB left \
+         over. Every counter equals the simulated allocator's after each of {native} requests (native) and {expandable} \
+         (expandable segments).\n\n",
+        residues.len(),
+        residues.iter().max().unwrap()
+    )
+}
