@@ -103,6 +103,19 @@ pub struct Ended {
     pub evidence: Evidence,
 }
 
+/// Why a trial did not pass, and what it saw until then.
+pub(crate) struct NotPassed {
+    pub(crate) outcome: Outcome,
+    pub(crate) message: String,
+    pub(crate) evidence: Box<Evidence>,
+}
+
+impl NotPassed {
+    fn new(outcome: Outcome, message: impl Into<String>) -> Self {
+        Self { outcome, message: message.into(), evidence: Box::default() }
+    }
+}
+
 /// Every trial of these families, in a fixed order.
 pub fn trials(world: &Arc<World>) -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -184,10 +197,10 @@ impl Trial {
     /// Runs the trial in a thread of its own, within its time limit.
     pub fn run(&self) -> Ended {
         let started = Instant::now();
-        let (outcome, message, evidence) = match time_limit().map(|limit| self.within(limit)) {
-            Ok(Ok(evidence)) => (Outcome::Passed, None, evidence),
-            Ok(Err((outcome, message))) => (outcome, Some(message), Evidence::default()),
-            Err(message) => (Outcome::Failed, Some(message), Evidence::default()),
+        let limit = time_limit().map_err(|message| NotPassed::new(Outcome::Failed, message));
+        let (outcome, message, evidence) = match limit.and_then(|limit| self.within(limit)) {
+            Ok(evidence) => (Outcome::Passed, None, evidence),
+            Err(NotPassed { outcome, message, evidence }) => (outcome, Some(message), *evidence),
         };
         let check = Check {
             family: self.family().name.clone(),
@@ -201,7 +214,7 @@ impl Trial {
         Ended { check, evidence }
     }
 
-    fn within(&self, limit: Duration) -> Result<Evidence, (Outcome, String)> {
+    fn within(&self, limit: Duration) -> Result<Evidence, NotPassed> {
         // Waiting for a card is no part of the trial's own time.
         let turn = self.card().map(|card| self.turn_on(card)).transpose()?;
         let (sender, receiver) = channel();
@@ -210,7 +223,7 @@ impl Trial {
             let verdict = catch_unwind(AssertUnwindSafe(|| trial.verdict(turn.as_ref())));
             let verdict = verdict.unwrap_or_else(|panic| {
                 let text = format!("panicked: {}", words_of(&*panic));
-                Err((Outcome::Failed, text))
+                Err(NotPassed::new(Outcome::Failed, text))
             });
             let verdict = match turn {
                 Some(turn) => of_the_card(verdict, &turn),
@@ -219,7 +232,7 @@ impl Trial {
             // The receiver is gone after the time limit; then nobody wants the answer.
             let _ = sender.send(verdict);
         });
-        let failed = |message| Err((Outcome::Failed, message));
+        let failed = |message| Err(NotPassed::new(Outcome::Failed, message));
         match receiver.recv_timeout(limit) {
             Ok(verdict) => verdict,
             Err(RecvTimeoutError::Timeout) => {
@@ -232,16 +245,17 @@ impl Trial {
         }
     }
 
-    fn turn_on(&self, card: &Arc<AttachedGpu>) -> Result<Turn, (Outcome, String)> {
-        let patience = patience().map_err(|message| (Outcome::Failed, message))?;
-        let folder = DeviceLease::default_folder().map_err(|error| (Outcome::Failed, error.to_string()))?;
+    fn turn_on(&self, card: &Arc<AttachedGpu>) -> Result<Turn, NotPassed> {
+        let failed = |message| NotPassed::new(Outcome::Failed, message);
+        let patience = patience().map_err(failed)?;
+        let folder = DeviceLease::default_folder().map_err(|error| failed(error.to_string()))?;
         card.turn(&self.name(), &folder, patience).map_err(|error| match error {
-            NoTurn::Busy(message) => (Outcome::Busy, message),
-            NoTurn::Unusable(message) => (Outcome::Failed, message),
+            NoTurn::Busy(message) => NotPassed::new(Outcome::Busy, message),
+            NoTurn::Unusable(message) => failed(message),
         })
     }
 
-    fn verdict(&self, turn: Option<&Turn>) -> Result<Evidence, (Outcome, String)> {
+    fn verdict(&self, turn: Option<&Turn>) -> Result<Evidence, NotPassed> {
         verdict_of(self.ignored_because(), gpu_is_required(), || self.evidence(turn))
     }
 
@@ -280,7 +294,7 @@ pub(crate) fn verdict_of(
     ignored: Option<&str>,
     gpu_is_required: bool,
     look: impl FnOnce() -> Result<Evidence, CheckError>,
-) -> Result<Evidence, (Outcome, String)> {
+) -> Result<Evidence, NotPassed> {
     if let Some(reason) = ignored {
         let may_be_ignored = mutant!(
             "required_gpu_not_missed",
@@ -292,11 +306,14 @@ pub(crate) fn verdict_of(
         return mutant!(
             "ignored_trial_passes",
             "a report says that a GPU was tried where there was none",
-            right: Err((outcome, reason.to_owned())),
-            wrong: if gpu_is_required { Err((outcome, reason.to_owned())) } else { Ok(Evidence::default()) },
+            right: Err(NotPassed::new(outcome, reason)),
+            wrong: if gpu_is_required { Err(NotPassed::new(outcome, reason)) } else { Ok(Evidence::default()) },
         );
     }
-    let evidence = look().map_err(|error| (Outcome::Failed, error.to_string()))?;
+    let evidence = look().map_err(|error| {
+        let (error, evidence) = error.split();
+        NotPassed { evidence: Box::new(evidence), ..NotPassed::new(Outcome::Failed, error.to_string()) }
+    })?;
     let saw_something = mutant!(
         "nothing_seen_passes",
         "a family that lost its cases goes on passing",
@@ -306,7 +323,7 @@ pub(crate) fn verdict_of(
     if saw_something {
         return Ok(evidence);
     }
-    Err((Outcome::Failed, "the check saw no window, run or figure".to_owned()))
+    Err(NotPassed::new(Outcome::Failed, "the check saw no window, run or figure"))
 }
 
 /// Whether a trial that needs a GPU fails where there is none.
@@ -325,18 +342,20 @@ fn on_every_allocator(
 ) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     for allocator in place.allocators().iter().copied() {
-        evidence.absorb((check.run)(&Subject { family, place, allocator }, ground)?);
+        evidence.absorb_all((check.run)(&Subject { family, place, allocator }, ground))?;
     }
     Ok(evidence)
 }
 
 /// The verdict of a trial on a card: a failure of a card that others have begun to use says nothing.
-fn of_the_card(verdict: Result<Evidence, (Outcome, String)>, turn: &Turn) -> Result<Evidence, (Outcome, String)> {
-    let Err((Outcome::Failed, text)) = verdict else { return verdict };
-    match turn.look_after_a_failure() {
-        Err(NoTurn::Busy(busy)) => Err((Outcome::Busy, format!("{busy}; meanwhile: {text}"))),
-        Err(NoTurn::Unusable(_)) | Ok(()) => Err((Outcome::Failed, text)),
-    }
+fn of_the_card(verdict: Result<Evidence, NotPassed>, turn: &Turn) -> Result<Evidence, NotPassed> {
+    verdict.map_err(|failed| match turn.look_after_a_failure() {
+        Err(NoTurn::Busy(busy)) if failed.outcome == Outcome::Failed => {
+            let message = format!("{busy}; meanwhile: {}", failed.message);
+            NotPassed { outcome: Outcome::Busy, message, ..failed }
+        }
+        _ => failed,
+    })
 }
 
 /// # Errors

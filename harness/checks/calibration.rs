@@ -27,20 +27,32 @@ const ABOVE: &str = "above what is reserved";
 pub fn calibration(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     for (model, lines) in lines_of(subject) {
-        let bench = subject.bench(&Setup::default())?;
-        let measured = MeasuredModel { model, lines: &lines };
-        let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
-        windows_count(subject, &calibration)?;
-        let mut summary = summary_of(subject, &calibration, ground);
-        calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
-        evidence.notes.extend(above_what_is_reserved(subject, &calibration, &summary));
-        held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)?;
-        if !subject.place.is_simulated() {
-            evidence.notes.extend(ratios(subject, &summary, ground));
-        }
-        evidence.absorb(evidence_of(subject, calibration, summary));
+        evidence.absorb_all(of_a_model(subject, MeasuredModel { model, lines: &lines }, ground))?;
     }
     Ok(evidence)
+}
+
+/// The windows are seen, whatever is wrong with them.
+fn of_a_model(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let bench = subject.bench(&Setup::default())?;
+    let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
+    let mut summary = summary_of(subject, &calibration, ground);
+    let mut look = || {
+        windows_count(subject, &calibration)?;
+        calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
+        held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)
+    };
+    let outcome = look();
+    let mut notes = above_what_is_reserved(subject, &calibration, &summary);
+    if !subject.place.is_simulated() {
+        notes.extend(ratios(subject, &summary, ground));
+    }
+    let mut evidence = evidence_of(subject, calibration, summary);
+    evidence.notes.extend(notes);
+    match outcome {
+        Ok(()) => Ok(evidence),
+        Err(error) => Err(error.after(evidence)),
+    }
 }
 
 /// Every window is valid and its model fully resident; the measured ones count.

@@ -71,6 +71,17 @@ impl Evidence {
         self.notes.extend(other.notes);
         self.seen += other.seen;
     }
+
+    /// The same, of a part that may have failed: what was seen until then goes with the error.
+    pub(crate) fn absorb_all(&mut self, part: Result<Self, CheckError>) -> Result<(), CheckError> {
+        match part {
+            Ok(seen) => {
+                self.absorb(seen);
+                Ok(())
+            }
+            Err(error) => Err(error.after(std::mem::take(self))),
+        }
+    }
 }
 
 /// Why a check does not hold.
@@ -99,12 +110,35 @@ pub enum CheckError {
     /// A card could not be made what the check wants.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// One of these, after something was seen that belongs in the report.
+    #[error("{error}")]
+    After {
+        /// Which.
+        error: Box<CheckError>,
+        /// What was seen before.
+        evidence: Box<Evidence>,
+    },
 }
 
 impl CheckError {
     /// A violated claim, in words.
     pub fn violated(text: impl Into<String>) -> Self {
         Self::Violated(text.into())
+    }
+
+    /// This error, after that was seen.
+    pub(crate) fn after(self, mut seen: Evidence) -> Self {
+        let (error, evidence) = self.split();
+        seen.absorb(evidence);
+        Self::After { error: Box::new(error), evidence: Box::new(seen) }
+    }
+
+    /// The error itself, and what was seen before it.
+    pub(crate) fn split(self) -> (Self, Evidence) {
+        match self {
+            Self::After { error, evidence } => (*error, *evidence),
+            error => (error, Evidence::default()),
+        }
     }
 }
 

@@ -258,3 +258,25 @@ fn memory_that_no_book_names_is_found_in_the_reconciliation() {
     drop(leaked);
     assert_eq!(ended(&world, "taesd", "reconcile").check.outcome, Outcome::Passed);
 }
+
+#[test]
+fn a_calibration_that_fails_leaves_its_windows_and_those_before_it_in_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let family = include_str!("../../families/taesd.yaml");
+    let strict = family.replace("expandable_segments: 15", "expandable_segments: 0");
+    assert_ne!(strict, family, "its limit is written otherwise than here");
+    std::fs::write(folder.path().join("taesd.yaml"), strict).unwrap();
+    let card = Posing::with_gib(24);
+    let gpus = Gpus::of(vec![card.listed("GPU-77777777-strict")]);
+    let world = Arc::new(World::with_gpus(Some(folder.path()), gpus).unwrap());
+    let chosen: Vec<_> = on_cards(&world, "taesd").into_iter().filter(|trial| trial.check() == "calibration").collect();
+    let report = run_trials(&chosen, provenance(Vec::new()), &|_, _| {});
+    let [trial] = &*report.trials else { panic!("{} trials", report.trials.len()) };
+    let text = trial.message.as_deref().unwrap_or_default();
+    assert!(trial.outcome == Outcome::Failed && text.contains("over the family's limit of 0 %"), "{text}");
+    let mut allocators: Vec<_> = report.windows.iter().map(|record| record.window.environment.hard.allocator).collect();
+    allocators.dedup();
+    assert_eq!(allocators, [AllocatorKind::Native, AllocatorKind::ExpandableSegments]);
+    assert!(report.windows.iter().all(|record| record.trial.as_deref() == Some("taesd::gpu::calibration")));
+    assert!(!report.families.is_empty() && !report.attempts.is_empty());
+}

@@ -80,7 +80,8 @@ impl GradingCheck {
             // The receiver is gone after the time limit; then nobody wants the answer.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(|| run(&world))));
         });
-        match receiver.recv_timeout(self.limit) {
+        let ended = receiver.recv_timeout(self.limit);
+        match ended.map(|ended| ended.map(|ended| ended.map_err(|error| error.split().0))) {
             Ok(Ok(Ok(evidence))) if evidence.seen > 0 => Ended::Green,
             Ok(Ok(Ok(_))) => Ended::Otherwise("it saw nothing".to_owned()),
             Ok(Ok(Err(CheckError::Broken { claim, text }))) => Ended::Broken(claim, text),

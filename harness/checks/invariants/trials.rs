@@ -4,7 +4,7 @@ use headroom_base::AllocatorKind;
 use headroom_reports::Outcome;
 
 use crate::bench::Subject;
-use crate::checks::{CheckError, Claim, Evidence};
+use crate::checks::{CheckError, Claim, Evidence, ensure};
 use crate::shard::Shard;
 use crate::trials::verdict_of;
 use crate::world::World;
@@ -36,7 +36,7 @@ fn a_trial_that_cannot_run_here_is_not_passed(_: &World) -> Result<(), CheckErro
     let seen = || Ok(Evidence { seen: 1, ..Evidence::default() });
     for (required, expected) in [(false, Outcome::Ignored), (true, Outcome::Failed)] {
         let outcome =
-            verdict_of(Some("no GPU"), required, seen).map_or_else(|(outcome, _)| outcome, |_| Outcome::Passed);
+            verdict_of(Some("no GPU"), required, seen).map_or_else(|failed| failed.outcome, |_| Outcome::Passed);
         Claim::IgnoredIsNotPassed.equal(&format!("without a GPU, required {required}"), outcome, expected)?;
     }
     Ok(())
@@ -57,9 +57,11 @@ fn a_reservation_far_over_its_demand_is_found(world: &World) -> Result<(), Check
     family.checks.over_reservation.native_percent = 0;
     let device = family.devices.last().ok_or_else(|| CheckError::violated("the family has no device"))?;
     let subject = Subject { family: &family, place: device.into(), allocator: AllocatorKind::Native };
-    let found = matches!(
-        crate::checks::calibration(&subject, world.ground()),
-        Err(CheckError::Broken { claim: Claim::OverReservationIsLimited, .. })
-    );
+    let failed = crate::checks::calibration(&subject, world.ground()).err().map(CheckError::split);
+    let (found, windows) = match failed {
+        Some((CheckError::Broken { claim: Claim::OverReservationIsLimited, .. }, seen)) => (true, seen.windows.len()),
+        _ => (false, 0),
+    };
+    ensure(!found || windows > 0, || "what a failed calibration measured is lost".to_owned())?;
     Claim::OverReservationIsLimited.holds(found, || "a margin passes where nothing over the demand may".to_owned())
 }
