@@ -11,39 +11,72 @@ use rayon::prelude::*;
 use crate::checks;
 use crate::trials::{Ended, Trial};
 
-/// Told about each trial as it ends.
-pub type OnEnd<'a> = &'a (dyn Fn(&Ended, usize) + Sync);
+/// Told about each trial as it ends, with all that have ended.
+pub type OnEnd<'a> = &'a (dyn Fn(&Ended, &SoFar<'_>) + Sync);
 
-/// Runs the trials and reports. `on_end` is told of each, with the number of trials that have ended.
+/// Trials that have ended, of those that were begun.
+#[derive(Debug)]
+pub struct SoFar<'a> {
+    trials: &'a [Trial],
+    provenance: &'a Provenance,
+    /// Each with its place among the trials.
+    ended: Vec<(usize, Ended)>,
+}
+
+impl SoFar<'_> {
+    /// How many have ended.
+    pub fn count(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// The report as it would be if the run were stopped now: what has not ended is ignored, and says so.
+    pub fn report(&self) -> Report {
+        let mut ended = self.ended.clone();
+        for (index, trial) in self.trials.iter().enumerate() {
+            if !self.ended.iter().any(|(known, _)| *known == index) {
+                ended.push((index, trial.not_ended()));
+            }
+        }
+        gathered(self.provenance.clone(), ended)
+    }
+}
+
+/// Runs the trials and reports. `on_end` is told of each.
 ///
 /// Trials of simulated devices run on all cores; each attached card has a thread of its own, which runs its trials one
 /// after the other and waits for no core's turn.
 pub fn run_trials(trials: &[Trial], provenance: Provenance, on_end: OnEnd<'_>) -> Report {
-    let ended = Mutex::new(0_usize);
+    let so_far = Mutex::new(SoFar { trials, provenance: &provenance, ended: Vec::with_capacity(trials.len()) });
     let run = |(index, trial): (usize, &Trial)| {
         let result = trial.run();
-        let mut count = ended.lock().unwrap_or_else(PoisonError::into_inner);
-        *count += 1;
-        on_end(&result, *count);
-        (index, result)
+        let mut so_far = so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        so_far.ended.push((index, result));
+        if let Some((_, result)) = so_far.ended.last() {
+            on_end(result, &so_far);
+        }
     };
     let mut by_card: BTreeMap<Option<&str>, Vec<(usize, &Trial)>> = BTreeMap::new();
     for (index, trial) in trials.iter().enumerate() {
         by_card.entry(trial.card().map(|card| card.name())).or_default().push((index, trial));
     }
     let anywhere = by_card.remove(&None).unwrap_or_default();
-    let mut results: Vec<(usize, Ended)> = std::thread::scope(|scope| {
-        let of_a_card = |trials: Vec<_>| trials.into_iter().map(run).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let of_a_card = |trials: Vec<_>| trials.into_iter().for_each(run);
         let cards: Vec<_> = by_card.into_values().map(|trials| scope.spawn(move || of_a_card(trials))).collect();
-        let mut results: Vec<_> = anywhere.into_par_iter().map(run).collect();
+        anywhere.into_par_iter().for_each(run);
         // A trial catches its own panics; what else can panic here may as well end the run.
-        results.extend(cards.into_iter().flat_map(|card| card.join().unwrap_or_else(|panic| resume_unwind(panic))));
-        results
+        cards.into_iter().for_each(|card| card.join().unwrap_or_else(|panic| resume_unwind(panic)));
     });
-    results.sort_by_key(|(index, _)| *index);
+    let ended = so_far.into_inner().unwrap_or_else(PoisonError::into_inner).ended;
+    gathered(provenance, ended)
+}
+
+/// One report of what trials saw, in the order of the trials.
+fn gathered(provenance: Provenance, mut ended: Vec<(usize, Ended)>) -> Report {
+    ended.sort_by_key(|(index, _)| *index);
     let report_id = provenance.report_id.clone();
     let mut report = Report::new(provenance);
-    for (_, Ended { check, evidence }) in results {
+    for (_, Ended { check, evidence }) in ended {
         let name = check.name();
         let checks::Evidence { attempts, windows, summaries, devices, notes, .. } = evidence;
         report.attempts.extend(attempts.into_iter().map(|mut record| {

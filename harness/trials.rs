@@ -202,16 +202,25 @@ impl Trial {
             Ok(evidence) => (Outcome::Passed, None, evidence),
             Err(NotPassed { outcome, message, evidence }) => (outcome, Some(message), *evidence),
         };
-        let check = Check {
+        Ended { check: Check { seconds: started.elapsed().as_secs_f64(), ..self.told(outcome, message) }, evidence }
+    }
+
+    /// What is said of it where the run was stopped before its end.
+    pub(crate) fn not_ended(&self) -> Ended {
+        let message = "the run was stopped before its end".to_owned();
+        Ended { check: self.told(Outcome::Ignored, Some(message)), evidence: Evidence::default() }
+    }
+
+    fn told(&self, outcome: Outcome, message: Option<String>) -> Check {
+        Check {
             family: self.family().name.clone(),
             device: self.device().to_owned(),
             check: self.check().to_owned(),
             outcome,
             message,
             notes: Vec::new(),
-            seconds: started.elapsed().as_secs_f64(),
-        };
-        Ended { check, evidence }
+            seconds: 0.0,
+        }
     }
 
     fn within(&self, limit: Duration) -> Result<Evidence, NotPassed> {

@@ -58,9 +58,9 @@ struct LibraryRow {
     /// What is wrong with it, or why it was not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// The same for a line of a table.
-    #[serde(skip)]
-    problem_in_short: Option<String>,
+    /// Every file name that was tried, where none was found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tried: Vec<String>,
 }
 
 /// A device that exists only in software.
@@ -157,7 +157,7 @@ fn library(library: Library) -> LibraryRow {
                 loaded.path.as_ref().map_or_else(|| loaded.file_name.clone(), |path| path.display().to_string()),
             ),
             problem: loaded.remark.clone(),
-            problem_in_short: loaded.remark.clone(),
+            tried: Vec::new(),
         },
         Err(error) => LibraryRow {
             name,
@@ -165,7 +165,7 @@ fn library(library: Library) -> LibraryRow {
             version: None,
             path: None,
             problem: Some(error.to_string()),
-            problem_in_short: Some(error.in_short()),
+            tried: error.tried().to_vec(),
         },
     }
 }
@@ -216,7 +216,7 @@ fn print(listing: &Listing, terminal: &mut Terminal<'_>) -> Result<(), CliError>
     let rows = listing.libraries.iter().map(|library| {
         let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let mut place = or_dash(&library.path);
-        if let Some(problem) = &library.problem_in_short {
+        if let Some(problem) = &library.problem {
             place = if library.found { format!("{place}; {problem}") } else { problem.clone() };
         }
         vec![library.name.to_owned(), or_dash(&library.version), place]

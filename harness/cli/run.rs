@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use headroom_base::Bytes;
 use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report, Tally};
@@ -23,6 +24,9 @@ use crate::world::World;
 /// Trials between two lines of progress where nobody watches.
 const PLAIN_PROGRESS_EVERY: usize = 50;
 
+/// How often what was seen is written while trials still run, so that a run which is stopped loses little.
+const KEPT_EVERY: Duration = Duration::from_secs(20);
+
 /// Runs the chosen families, writes the report, prints a table per family and says where the report is.
 ///
 /// # Errors
@@ -35,7 +39,16 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         terminal.line(devices_used(&world, &chosen))?;
     }
     let progress = Progress::new(chosen.len(), terminal.is_interactive());
-    let report = run_trials(&chosen, provenance(arguments_of(args)), &|ended, count| progress.told(ended, count));
+    let written_at = Mutex::new(Instant::now());
+    let report = run_trials(&chosen, provenance(arguments_of(args)), &|ended, so_far| {
+        progress.told(ended, so_far.count());
+        let mut written_at = written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if written_at.elapsed() >= KEPT_EVERY {
+            // A report that cannot be written now is written, or complained of, at the end.
+            let _ = folder.write_report(&so_far.report(), &redaction());
+            *written_at = Instant::now();
+        }
+    });
     progress.finish();
     let written = folder.write_report(&report, &redaction())?;
     if args.json {

@@ -280,3 +280,24 @@ fn a_calibration_that_fails_leaves_its_windows_and_those_before_it_in_the_report
     assert!(report.windows.iter().all(|record| record.trial.as_deref() == Some("taesd::gpu::calibration")));
     assert!(!report.families.is_empty() && !report.attempts.is_empty());
 }
+
+#[test]
+fn a_run_that_is_stopped_has_told_what_ended_and_what_did_not() {
+    let card = Posing::with_gib(24);
+    let world = world(&[(&card, "GPU-88888888-stopped")]);
+    let chosen = on_cards(&world, "taesd");
+    let told = std::sync::Mutex::new(Vec::new());
+    let whole = run_trials(&chosen, provenance(Vec::new()), &|_, so_far| {
+        told.lock().unwrap().push(so_far.report());
+    });
+    let told = told.into_inner().unwrap();
+    assert_eq!(told.len(), chosen.len());
+    for (index, report) in told.iter().enumerate() {
+        assert_eq!(report.trials.len(), chosen.len());
+        assert_eq!((report.count(Outcome::Passed), report.count(Outcome::Failed)), (index + 1, 0));
+        let rest = report.trials.iter().filter(|trial| trial.outcome == Outcome::Ignored);
+        assert!(rest.clone().all(|trial| trial.message.as_deref() == Some("the run was stopped before its end")));
+        assert_eq!(rest.count(), chosen.len() - index - 1);
+    }
+    assert_eq!(told.last().map(|last| last.windows.len()), Some(whole.windows.len()));
+}

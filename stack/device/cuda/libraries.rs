@@ -135,7 +135,7 @@ pub struct LoadedLibrary {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// No file of its names could be loaded.
-    #[error("{library} was not found (tried {}); {}", tried.join(", "), library.remedy())]
+    #[error("{library} was not found (tried {}); {}", some_of(*library, tried), library.remedy())]
     Missing {
         /// Which.
         library: Library,
@@ -164,14 +164,25 @@ pub enum LibraryError {
     },
 }
 
+/// The names that are commonly met, and how many others: a list of thirty helps nobody.
+fn some_of(library: Library, tried: &[String]) -> String {
+    let version = format!(".so.{}", library.major().unwrap_or(1));
+    let is_common = |name: &&String| (name.ends_with(".so") && !name.contains("64")) || name.ends_with(&version);
+    let mut common: Vec<&str> = tried.iter().filter(is_common).map(String::as_str).collect();
+    if common.is_empty() {
+        common.extend(tried.iter().take(2).map(String::as_str));
+    }
+    let others = tried.len() - common.len();
+    let common = common.join(", ");
+    if others == 0 { common } else { format!("{common} and {others} other names") }
+}
+
 impl LibraryError {
-    /// The same for a line of a table: without the names that were tried, of which there are many.
-    pub fn in_short(&self) -> String {
+    /// Every name that was tried.
+    pub fn tried(&self) -> &[String] {
         match self {
-            Self::Missing { library, tried } => {
-                format!("not found under any of {} names; {}", tried.len(), library.remedy())
-            }
-            other => other.to_string(),
+            Self::Missing { tried, .. } => tried,
+            Self::Broken { .. } | Self::OtherVersion { .. } => &[],
         }
     }
 }

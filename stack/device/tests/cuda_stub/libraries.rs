@@ -58,7 +58,8 @@ fn no_driver_at_all_is_a_sentence_with_the_names_tried() {
         let CudaUnavailable::NoDriver(LibraryError::Missing { tried, .. }) = &error else { return };
         let text = error.to_string();
         assert!(tried.contains(&"libcuda.so.1".to_owned()) && tried.contains(&"libnvcuda.so".to_owned()), "{text}");
-        assert!(text.starts_with("the CUDA driver was not found (tried libcuda.so, "), "{text}");
+        assert!(text.starts_with("the CUDA driver was not found (tried libcuda.so, libcuda.so.1, "), "{text}");
+        assert!(text.contains(&format!(" and {} other names)", tried.len() - 4)), "{text}");
         assert!(text.ends_with("it comes with NVIDIA's driver (in a container: start it with the GPUs handed in)"));
     });
 }
