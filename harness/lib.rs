@@ -15,4 +15,5 @@ pub mod replay;
 pub mod run;
 pub mod shard;
 pub mod trials;
+pub mod variables;
 pub mod world;

@@ -113,7 +113,12 @@ pub fn provenance(arguments: Vec<String>) -> Provenance {
     }
 }
 
-/// Whether nothing failed and something passed.
-pub fn holds(report: &Report) -> bool {
-    report.count(Outcome::Failed) == 0 && report.count(Outcome::Busy) == 0 && report.count(Outcome::Passed) > 0
+/// What a run came to: failed where anything did or nothing passed, busy where only a card could not be had.
+pub fn verdict(report: &Report) -> Outcome {
+    match (report.count(Outcome::Failed), report.count(Outcome::Busy), report.count(Outcome::Passed)) {
+        (0, 0, 0) => Outcome::Ignored,
+        (0, 0, _) => Outcome::Passed,
+        (0, _, _) => Outcome::Busy,
+        _ => Outcome::Failed,
+    }
 }

@@ -13,14 +13,9 @@ use headroom_reports::{Check, Outcome};
 use crate::bench::{Ground, Place, Subject};
 use crate::checks::invariants::{Area, EVERYWHERE, GeneralArea, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Evidence};
-use crate::gpu::{AttachedGpu, NoTurn, Turn, patience};
+use crate::gpu::{AttachedGpu, NoTurn, Turn};
+use crate::variables::{LIMIT, gpu_is_required, patience, time_limit};
 use crate::world::World;
-
-/// Sets each trial's time limit, in seconds.
-const LIMIT: &str = "HEADROOM_TRIAL_SECONDS";
-
-/// How long a trial may take unless [`LIMIT`] says otherwise.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// What is checked.
 #[derive(Clone, Copy, Debug)]
@@ -335,11 +330,6 @@ pub(crate) fn verdict_of(
     Err(NotPassed::new(Outcome::Failed, "the check saw no window, run or figure"))
 }
 
-/// Whether a trial that needs a GPU fails where there is none.
-pub fn gpu_is_required() -> bool {
-    std::env::var_os("HEADROOM_REQUIRE_GPU").is_some_and(|value| value == "1")
-}
-
 /// How the note of a check begins that rightly has nothing to look at on a device.
 pub(crate) const NOTHING_TO_SEE: &str = "nothing to see";
 
@@ -365,14 +355,6 @@ fn of_the_card(verdict: Result<Evidence, NotPassed>, turn: &Turn) -> Result<Evid
         }
         _ => failed,
     })
-}
-
-/// # Errors
-/// When the variable is set to something else than a number of seconds: a limit nobody meant hides or invents failures.
-fn time_limit() -> Result<Duration, String> {
-    let Ok(text) = std::env::var(LIMIT) else { return Ok(DEFAULT_LIMIT) };
-    let seconds = text.parse().ok().filter(|&seconds| seconds > 0);
-    seconds.map(Duration::from_secs).ok_or_else(|| format!("{LIMIT} is `{text}`: write whole seconds, for example 300"))
 }
 
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {

@@ -5,7 +5,7 @@ mod binary;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use binary::{Ran, SHIPPED, contents, data, headroom, repository_copy, root, text};
+use binary::{Ran, SHIPPED, command, contents, data, headroom, repository_copy, root, text};
 
 /// A file or a value is wrong.
 const BAD_INPUT: i32 = 3;
@@ -346,4 +346,23 @@ fn a_merge_never_overwrites_one_of_its_inputs() {
     let ran = headroom(&["merge", text(&run.join("report.json")), "--output", text(&run)]);
     refused(&ran, BAD_INPUT, &["overwritten", "--output"]);
     assert_eq!(contents(&run), before);
+}
+
+#[test]
+fn a_variable_that_nobody_meant_ends_the_run_before_its_first_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("report");
+    for (name, value) in [
+        ("HEADROOM_REQUIRE_GPU", "yes"),
+        ("HEADROOM_TRIAL_SECONDS", "soon"),
+        ("HEADROOM_TRIAL_SECONDS", "0"),
+        ("HEADROOM_GPU_PATIENCE_SECONDS", "1.5"),
+    ] {
+        let arguments = ["run", "--family", "taesd", "--output", output.to_str().unwrap()];
+        let ran = command(&arguments).env(name, value).output().unwrap();
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(3), "{name}={value}: {text}");
+        assert!(text.contains(name) && text.contains(value) && text.contains("write "), "{text}");
+        assert!(!output.exists(), "{name}={value} wrote a report");
+    }
 }

@@ -281,7 +281,7 @@ fn a_program_is_a_list_of_tensors_with_a_peak() {
 fn every_exit_code_stands_in_the_help() {
     let help = headroom(&["--help"]);
     assert_eq!(help.code, 0);
-    for code in 0..=6 {
+    for code in 0..=7 {
         assert!(help.stdout.contains(&format!("\n  {code}  ")), "{code}");
     }
     assert_eq!(headroom(&["estimate"]).code, 2);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headroom::gpu::Gpus;
 use headroom::shard::Shard;
 use headroom::trials::{self, Trial};
+use headroom::variables;
 use headroom::world::World;
 use headroom_family::Family;
 use headroom_reports::Outcome;
@@ -20,6 +21,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Err(error) = variables::check() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
     let shard = match Shard::from_environment() {
         Ok(shard) => shard,
         Err(error) => {
@@ -39,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn to_mimic(trial: Trial) -> libtest_mimic::Trial {
-    let ignored = trial.ignored_because().is_some() && !trials::gpu_is_required();
+    let ignored = trial.ignored_because().is_some() && !variables::gpu_is_required();
     let name = trial.name();
     let test = libtest_mimic::Trial::test(name, move || {
         let ended = trial.run();

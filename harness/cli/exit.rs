@@ -19,6 +19,8 @@ pub enum Exit {
     Unavailable,
     /// The output could not be written.
     Output,
+    /// Nothing failed, and a GPU was busy with another process's work: worth another try.
+    Busy,
 }
 
 impl Exit {
@@ -32,6 +34,7 @@ impl Exit {
             Self::Refused => 4,
             Self::Unavailable => 5,
             Self::Output => 6,
+            Self::Busy => 7,
         }
     }
 }
@@ -44,7 +47,8 @@ pub const EXIT_CODES_HELP: &str = "Exit codes:
   3  a file or a value is wrong (the message names it)
   4  shipped data was not changed: the change needs --accept
   5  not available here: no such device, or a feature left out of this build
-  6  the output could not be written";
+  6  the output could not be written
+  7  nothing failed, and a GPU was busy with another process's work: try again";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -66,6 +70,7 @@ mod tests {
             Exit::Refused,
             Exit::Unavailable,
             Exit::Output,
+            Exit::Busy,
         ];
         for (index, exit) in all.into_iter().enumerate() {
             assert!(EXIT_CODES_HELP.contains(&format!("\n  {}  ", exit.code())), "{exit:?}");

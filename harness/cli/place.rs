@@ -8,7 +8,8 @@ use headroom_family::{Family, SimulatedDevice};
 use super::error::CliError;
 use super::plan::device_named;
 use crate::bench::Place;
-use crate::gpu::{Gpus, OpenGpu, Turn, patience};
+use crate::gpu::{Gpus, OpenGpu, Turn};
+use crate::variables::patience;
 
 /// A card that a command works on; an attached one is this process's alone meanwhile.
 pub(super) enum OnCard {

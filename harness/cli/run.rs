@@ -32,6 +32,7 @@ const KEPT_EVERY: Duration = Duration::from_secs(20);
 /// # Errors
 /// For names that are not known, and when the report cannot be written. A trial that fails is a result, not an error.
 pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
+    crate::variables::check().map_err(CliError::Value)?;
     let world = Arc::new(World::load(families)?);
     let chosen = chosen_trials(args, &world)?;
     let folder = OutputFolder::open(&args.output)?;
@@ -58,7 +59,11 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         let names = written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         terminal.line(format!("\nReport: {names}"))?;
     }
-    Ok(if crate::run::holds(&report) { Exit::Success } else { Exit::CheckFailed })
+    Ok(match crate::run::verdict(&report) {
+        Outcome::Passed => Exit::Success,
+        Outcome::Busy => Exit::Busy,
+        Outcome::Failed | Outcome::Ignored => Exit::CheckFailed,
+    })
 }
 
 /// Which devices these trials run on, in a sentence.

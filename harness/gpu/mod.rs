@@ -17,7 +17,7 @@ use headroom_device::DriverError;
 
 pub(crate) use open::beside_allocators;
 pub use open::{Attached, Ballast, CardFacts, OpenGpu};
-pub use turn::{NoTurn, Turn, patience};
+pub use turn::{NoTurn, Turn};
 
 /// Opens a card: what drives it from then on.
 pub type Opener = Box<dyn Fn() -> Result<Arc<dyn Attached>, String> + Send + Sync>;

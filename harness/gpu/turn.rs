@@ -9,12 +9,7 @@ use headroom_base::{Bytes, GIB};
 use headroom_device::lease::{DeviceLease, LeaseError};
 
 use super::{AttachedGpu, OpenGpu};
-
-/// How long a trial waits for a card that another process has leased, in seconds.
-const PATIENCE: &str = "HEADROOM_GPU_PATIENCE_SECONDS";
-
-/// How long it waits unless [`PATIENCE`] says otherwise: for as many trials as a test runner starts at once.
-const DEFAULT_PATIENCE: Duration = Duration::from_secs(900);
+use crate::variables::PATIENCE;
 
 /// What others may hold of a card that is not busy: a desktop, or an idle context of another process that waits for its
 /// turn. Whoever computes holds more.
@@ -137,14 +132,4 @@ impl Drop for Turn {
         self.gpu.state().taken = false;
         self.gpu.turn_ended.notify_all();
     }
-}
-
-/// How long trials wait for a card that another process has leased.
-///
-/// # Errors
-/// When the variable is set to something else than a number of seconds.
-pub fn patience() -> Result<Duration, String> {
-    let Ok(text) = std::env::var(PATIENCE) else { return Ok(DEFAULT_PATIENCE) };
-    let seconds = text.parse().map(Duration::from_secs);
-    seconds.map_err(|_| format!("{PATIENCE} is `{text}`: write whole seconds, for example 900"))
 }
