@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use headroom_base::{AllocatorKind, Bytes, DType, Operation};
 
-use super::case::parse_size;
+use super::case::{parse_memory, parse_size};
 use super::exit::EXIT_CODES_HELP;
 use super::measure::USUAL_SIZE;
 
@@ -81,6 +81,7 @@ const REPLAY_HELP: &str = "To record a snapshot in a PyTorch program:
 Examples:
   headroom replay snapshot.pickle --memory 12GiB
   headroom replay message.txt            # the pasted text of an out-of-memory error
+  python generate.py 2>&1 | headroom replay -
   headroom replay tests/data/h200/scenario-native.jsonl.gz --json";
 
 /// Arguments of `run`.
@@ -152,8 +153,8 @@ pub struct CaseArgs {
     /// The model, where a family runs the operation on several.
     #[arg(long, value_name = "KEY")]
     pub model: Option<String>,
-    /// Pixels, as WIDTHxHEIGHT.
-    #[arg(long, value_name = "WxH", value_parser = parse_size, required_unless_present = "tokens")]
+    /// Pixels, as WIDTHxHEIGHT; every operation but text_encode needs it.
+    #[arg(long, value_name = "WxH", value_parser = parse_size)]
     pub size: Option<(u32, u32)>,
     /// Frames of a video.
     #[arg(long, default_value_t = 1)]
@@ -161,7 +162,7 @@ pub struct CaseArgs {
     /// How many at once.
     #[arg(long, default_value_t = 1)]
     pub batch: u32,
-    /// Tokens of a text.
+    /// Tokens of a text; text_encode needs it.
     #[arg(long, conflicts_with = "size")]
     pub tokens: Option<u32>,
     /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
@@ -196,7 +197,7 @@ pub struct AdviseArgs {
     #[command(flatten)]
     pub case: CaseArgs,
     /// The card's memory.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<Bytes>,
     /// The allocator in use now, to say what a change saves.
     #[arg(long)]
@@ -216,8 +217,8 @@ pub struct ProgramArgs {
     /// The model, where a family runs the operation on several.
     #[arg(long, value_name = "KEY")]
     pub model: Option<String>,
-    /// Pixels, as WIDTHxHEIGHT.
-    #[arg(long, value_name = "WxH", value_parser = parse_size, required_unless_present = "tokens")]
+    /// Pixels, as WIDTHxHEIGHT; every operation but text_encode needs it.
+    #[arg(long, value_name = "WxH", value_parser = parse_size)]
     pub size: Option<(u32, u32)>,
     /// Frames of a video.
     #[arg(long, default_value_t = 1)]
@@ -225,7 +226,7 @@ pub struct ProgramArgs {
     /// How many at once.
     #[arg(long, default_value_t = 1)]
     pub batch: u32,
-    /// Tokens of a text.
+    /// Tokens of a text; text_encode needs it.
     #[arg(long, conflicts_with = "size")]
     pub tokens: Option<u32>,
     /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
@@ -242,10 +243,11 @@ pub struct ProgramArgs {
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message.
+    /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message; `-` reads
+    /// standard input.
     pub file: PathBuf,
     /// The memory to judge by: what the process may take, so the card's less its context and other processes.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<Bytes>,
     /// The device of a snapshot; the one that held most if not given.
     #[arg(long, value_name = "NUMBER")]
@@ -321,7 +323,7 @@ pub struct DevicesArgs {
     ///
     /// SIZE is what is copied at a time (4GiB if not given); the host needs as much memory, and as much room among
     /// the temporary files.
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_SIZE)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, num_args = 0..=1, require_equals = true, default_missing_value = USUAL_SIZE)]
     pub measure: Option<Bytes>,
     /// Print JSON.
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! From the words of a command line to a case: sizes, counts, and the limits of what is reckoned with.
 
-use headroom_base::{Case, DType, Extent, Operation, Tiling};
+use headroom_base::{Bytes, Case, DType, Extent, MIB, Operation, Tiling};
 
 /// The longest side or text.
 const MOST_SIDE: u32 = 1 << 16;
@@ -17,6 +17,18 @@ pub(super) fn parse_size(text: &str) -> Result<(u32, u32), String> {
     text.split_once(['x', 'X', '×'])
         .and_then(|(width, height)| Some((number(width)?, number(height)?)))
         .ok_or_else(|| format!("`{text}` is no size: write WIDTHxHEIGHT in pixels, for example 1024x1024"))
+}
+
+/// Reads a size of memory. Whoever leaves the unit of a few digits out does not mean bytes.
+pub(super) fn parse_memory(text: &str) -> Result<Bytes, String> {
+    let bytes = text.parse::<Bytes>().map_err(|error| error.to_string())?;
+    if bytes.0 >= MIB || text.contains(|letter: char| letter.is_ascii_alphabetic()) {
+        return Ok(bytes);
+    }
+    let number = text.trim();
+    // Nobody has thousands of GiB.
+    let unit = if bytes.0 < 1_000 { "GiB" } else { "MiB" };
+    Err(format!("`{number}` has no unit: write {number}{unit}"))
 }
 
 /// The parts of a command line that make a case.
@@ -53,7 +65,10 @@ impl CaseParts {
             }
             (Some((width, height)), _) => Extent::Pixels { width, height, frames: positive("frames", self.frames)? },
             (None, Some(tokens)) => Extent::Text { tokens: positive("tokens", tokens)? },
-            (None, None) => return Err("neither --size nor --tokens is given".to_owned()),
+            (None, None) if operation == Operation::TextEncode => {
+                return Err(format!("{operation} needs --tokens, for example --tokens 77"));
+            }
+            (None, None) => return Err(format!("{operation} needs --size, for example --size 1024x1024")),
         };
         let batch = positive("batch", self.batch)?;
         check_magnitude(extent, batch)?;
@@ -111,6 +126,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_size_of_memory_has_a_unit_or_is_at_least_a_mebibyte() {
+        for (text, bytes) in [("12GiB", 12 << 30), ("512 KiB", 512 << 10), ("1048576", MIB), ("25769803776", 24 << 30)]
+        {
+            assert_eq!(parse_memory(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for (text, says) in [
+            ("12", "12GiB"),
+            (" 12 ", "12GiB"),
+            ("7.5", "7.5GiB"),
+            ("12288", "12288MiB"),
+            ("12,288", "12,288MiB"),
+            ("1048575", "no unit"),
+            ("12GB", "12GiB"),
+            ("lots", "12GiB"),
+        ] {
+            let error = parse_memory(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
     fn decode(width: u32, height: u32) -> CaseParts {
         CaseParts {
             operation: Operation::VaeDecode,
@@ -134,7 +170,11 @@ mod tests {
             (CaseParts { tiling: tiles(8), ..decode(4096, 4096) }, "larger tile"),
             (CaseParts { operation: Operation::TextEncode, ..decode(64, 64) }, "--tokens"),
             (CaseParts { size: None, tokens: Some(77), ..decode(64, 64) }, "--size"),
-            (CaseParts { size: None, ..decode(64, 64) }, "neither"),
+            (CaseParts { size: None, ..decode(64, 64) }, "vae_decode needs --size"),
+            (
+                CaseParts { operation: Operation::TextEncode, size: None, ..decode(64, 64) },
+                "text_encode needs --tokens",
+            ),
         ];
         for (parts, says) in cases {
             let error = parts.case().unwrap_err();
