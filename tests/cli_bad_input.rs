@@ -119,6 +119,19 @@ fn memory_in_decimal_units_is_refused_with_the_binary_one() {
     assert!(ran.stderr.contains("12GiB"), "{}", ran.stderr);
 }
 
+#[test]
+fn memory_without_a_unit_is_refused_by_every_command_with_the_unit_it_lacks() {
+    let recording = data("trace-native.jsonl.gz");
+    let advise = ["advise", "--family", "sdxl", "--operation", "vae_decode", "--dtype", "fp16", "--size", "512x512"];
+    for (command, option) in
+        [(&["replay", &recording][..], "--memory=12"), (&advise, "--memory=12"), (&["devices"], "--measure=12")]
+    {
+        let ran = headroom(&[command, &[option]].concat());
+        refused(&ran, 2, &["`12` has no unit: write 12GiB"]);
+    }
+    refused(&headroom(&["plan", "--family", "sdxl", "--device", "12"]), UNAVAILABLE, &["did you mean `12gib`?"]);
+}
+
 /// Commands that read a store, with what names it last.
 fn store_commands(store: &Path) -> [Vec<&str>; 3] {
     let store = ["--store", text(store), "--device", "24GiB", "--family", "taesd"];
@@ -296,7 +309,9 @@ fn what_is_nothing_that_can_be_replayed_is_said_with_what_could_be() {
         (b"hello".to_vec(), "out-of-memory message"),
         (Vec::new(), "out-of-memory message"),
         (b"CUDA out of memory.".to_vec(), "Tried to allocate"),
-        (vec![0xff, 0xfe, 0x00, 0x01], "neither a memory snapshot nor a recording nor a text"),
+        (vec![0xff, 0x80, 0x00, 0x01], "neither a memory snapshot nor a recording nor a text"),
+        // A mark of UTF-16, and a word in it.
+        (vec![0xff, 0xfe, b'o', 0, b'h', 0], "out-of-memory message"),
         (b"{\"a\": 1}".to_vec(), "line 1"),
         (b"{\"steps\": [".to_vec(), "line 1"),
         (trace.into(), "line 1"),
@@ -307,6 +322,8 @@ fn what_is_nothing_that_can_be_replayed_is_said_with_what_could_be() {
         std::fs::write(&path, &content).unwrap();
         refused(&headroom(&["replay", text(&path)]), BAD_INPUT, &[says]);
     }
+    // Nothing is on standard input.
+    refused(&headroom(&["replay", "-"]), BAD_INPUT, &["standard input", "out-of-memory message"]);
     refused(&headroom(&["replay", "no/such/file"]), BAD_INPUT, &["no/such/file"]);
     refused(&headroom(&["replay", text(folder.path())]), BAD_INPUT, &["cannot read"]);
 }

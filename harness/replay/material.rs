@@ -1,9 +1,10 @@
 //! What a file given to `replay` is: a snapshot, a recording or the text of a message, told by its content.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use headroom_reports::oom_text::{self, OutOfMemory, ParseOomError};
+use headroom_reports::oom_text::{self, Hardest, ParseOomError};
 use headroom_reports::recordings::{self, Recording, RecordingError};
 use headroom_reports::snapshot::{self, Limits, Snapshot, SnapshotError};
 
@@ -13,6 +14,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The first byte of every pickle of the protocols that PyTorch writes.
 const PICKLE: u8 = 0x80;
 
+/// The file that means standard input.
+const STANDARD_INPUT: &str = "-";
+
 /// Something to replay.
 #[derive(Debug)]
 pub enum Material {
@@ -20,8 +24,8 @@ pub enum Material {
     Snapshot(Box<Snapshot>),
     /// Scripts and traces.
     Recordings(Vec<Recording>),
-    /// An out-of-memory message.
-    Message(OutOfMemory),
+    /// An out-of-memory message: of several the one in which most is missing.
+    Message(Box<Hardest>),
 }
 
 /// Why a file cannot be replayed.
@@ -68,27 +72,60 @@ pub enum MaterialError {
     },
 }
 
-/// Reads a file and tells what it is.
+/// Reads a file, or standard input where the path is `-`, and tells what it is.
 ///
 /// # Errors
 /// When it cannot be read or is nothing that can be replayed.
 pub fn read(path: &Path) -> Result<Material, MaterialError> {
-    let bytes = std::fs::read(path).map_err(|source| MaterialError::Io { path: path.to_owned(), source })?;
-    let first = first_byte(&bytes);
+    if path != Path::new(STANDARD_INPUT) {
+        let bytes = std::fs::read(path).map_err(|source| MaterialError::Io { path: path.to_owned(), source })?;
+        return told(path, &bytes);
+    }
+    let path = Path::new("standard input");
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().read_to_end(&mut bytes);
+    read.map_err(|source| MaterialError::Io { path: path.to_owned(), source })?;
+    told(path, &bytes)
+}
+
+/// Tells what bytes are; `path` is what errors name.
+fn told(path: &Path, bytes: &[u8]) -> Result<Material, MaterialError> {
+    let bytes = &*in_utf8(bytes);
+    let first = first_byte(bytes);
     if first == Some(PICKLE) || (bytes.starts_with(&GZIP) && first.is_none()) {
-        return Ok(Material::Snapshot(Box::new(snapshot::parse(path, &bytes, Limits::USUAL)?)));
+        return Ok(Material::Snapshot(Box::new(snapshot::parse(path, bytes, Limits::USUAL)?)));
     }
     if bytes.starts_with(&GZIP) || first == Some(b'{') || is_named_as_recording(path) {
         let recordings =
-            recordings::parse(&bytes).map_err(|source| MaterialError::Recording { path: path.to_owned(), source })?;
+            recordings::parse(bytes).map_err(|source| MaterialError::Recording { path: path.to_owned(), source })?;
         if recordings.is_empty() {
             return Err(MaterialError::Empty { path: path.to_owned() });
         }
         return Ok(Material::Recordings(recordings));
     }
-    let text = std::str::from_utf8(&bytes).map_err(|_| MaterialError::Unknown { path: path.to_owned() })?;
-    let message = oom_text::parse(text).map_err(|source| MaterialError::Message { path: path.to_owned(), source })?;
-    Ok(Material::Message(message))
+    let text = String::from_utf8_lossy(bytes);
+    match oom_text::parse_hardest(&text) {
+        Ok(message) => Ok(Material::Message(Box::new(message))),
+        // A log may have a path in another encoding in it; what holds no message beside that is no text at all.
+        Err(ParseOomError::NoMessage) if std::str::from_utf8(bytes).is_err() => {
+            Err(MaterialError::Unknown { path: path.to_owned() })
+        }
+        Err(source) => Err(MaterialError::Message { path: path.to_owned(), source }),
+    }
+}
+
+/// Text as it is read here: what Windows writes begins with a mark that says how, and where PowerShell redirects
+/// (`>`) it is in UTF-16. Bytes without a mark stay as they are.
+fn in_utf8(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let read: fn([u8; 2]) -> u16 = match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => return Cow::Borrowed(rest),
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => return Cow::Borrowed(bytes),
+    };
+    // A half unit at the end is a file that was cut off: what is before it can still be read.
+    let units: Vec<u16> = bytes[2..].chunks_exact(2).map(|unit| read([unit[0], unit[1]])).collect();
+    Cow::Owned(String::from_utf16_lossy(&units).into_bytes())
 }
 
 /// The first byte that is no white space, of a gzip's content where it is one; none where it cannot be unpacked.
@@ -105,4 +142,43 @@ fn first_byte(bytes: &[u8]) -> Option<u8> {
 
 fn is_named_as_recording(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "jsonl")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: &str = "Détail\nCUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity)";
+
+    fn with_mark(mark: &[u8], text: impl Iterator<Item = u8>) -> Vec<u8> {
+        mark.iter().copied().chain(text).collect()
+    }
+
+    fn requested(bytes: &[u8]) -> Option<u64> {
+        match told(Path::new("log.txt"), bytes) {
+            Ok(Material::Message(message)) => Some(message.oom.requested_bytes),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_in_every_encoding_that_a_shell_writes() {
+        let (little, big) = (u16::to_le_bytes, u16::to_be_bytes);
+        let utf_16 = |order: fn(u16) -> [u8; 2]| MESSAGE.encode_utf16().flat_map(order);
+        let cut_off = utf_16(little).chain([0x20]);
+        let windows_1252 = MESSAGE.chars().map(|letter| letter as u8).collect();
+        let encodings = [
+            MESSAGE.as_bytes().to_vec(),
+            with_mark(&[0xef, 0xbb, 0xbf], MESSAGE.bytes()),
+            with_mark(&[0xff, 0xfe], utf_16(little)),
+            with_mark(&[0xfe, 0xff], utf_16(big)),
+            with_mark(&[0xff, 0xfe], cut_off),
+            windows_1252,
+        ];
+        for bytes in encodings {
+            assert_eq!(requested(&bytes), Some(2 << 30), "{:?}", &bytes[..8]);
+        }
+        // The other order is no text with a message.
+        assert_eq!(requested(&with_mark(&[0xfe, 0xff], utf_16(little))), None);
+    }
 }

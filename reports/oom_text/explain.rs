@@ -4,6 +4,7 @@ use std::fmt;
 
 use headroom_base::{Bytes, Reading};
 
+use super::help::{Help, Short, Suggestion};
 use super::{Api, OutOfMemory};
 
 /// Below this no difference of two figures printed with two decimals means anything.
@@ -91,42 +92,13 @@ pub enum Finding {
     DecimalUnits,
 }
 
-/// Something to try.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Help {
-    /// Set this in the environment before Python starts.
-    Environment {
-        /// `NAME=value`.
-        line: String,
-        /// Why it would help.
-        why: &'static str,
-    },
-    /// Need less: tiles, a smaller size, a smaller batch, or fewer models on the device.
-    NeedLess {
-        /// By at least this much.
-        bytes: u64,
-    },
-    /// Close other programs on the device, or use another device.
-    FreeOthers {
-        /// What they hold.
-        bytes: u64,
-    },
-    /// Raise or drop the limit on this process.
-    RaiseLimit {
-        /// What it is.
-        limit_bytes: u64,
-    },
-    /// Record a snapshot, so that what pins the memory can be named.
-    RecordSnapshot,
-}
-
 /// What a message means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// What the figures say.
     pub findings: Vec<Finding>,
-    /// What to try, the most promising first.
-    pub help: Vec<Help>,
+    /// What to try: first what can be enough by itself, the most promising first, then what cannot.
+    pub help: Vec<Suggestion>,
 }
 
 /// Explains a message's figures.
@@ -144,22 +116,30 @@ pub fn explain(oom: &OutOfMemory) -> Explanation {
     if oom.decimal_units {
         findings.push(Finding::DecimalUnits);
     }
+    // Stable: what is equal in this stays in the order of its promise.
+    help.sort_by_key(|suggestion| suggestion.short.is_some());
     if oom.api != Api::Mps {
-        help.push(Help::RecordSnapshot);
+        help.push(Help::RecordSnapshot.into());
     }
     Explanation { findings, help }
 }
 
-fn main_cause(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec<Help>) {
+/// How much is missing with every unused byte counted; of equal messages the larger request is the harder to serve.
+pub(super) fn missing_bytes(oom: &OutOfMemory) -> (u64, u64) {
+    let unused = oom.unallocated_bytes().known().unwrap_or(0).saturating_add(reachable(oom).unwrap_or(0));
+    (oom.requested_bytes.saturating_sub(unused), oom.requested_bytes)
+}
+
+fn main_cause(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec<Suggestion>) {
     let requested_bytes = oom.requested_bytes;
     if let Some(total_bytes) = oom.total_bytes.known().filter(|total| requested_bytes > *total) {
         findings.push(Finding::LargerThanDevice { requested_bytes, total_bytes });
-        help.push(Help::NeedLess { bytes: requested_bytes - total_bytes });
+        help.push(Help::NeedLess { bytes: requested_bytes - total_bytes }.into());
         return;
     }
     if let Some(limit_bytes) = limit(oom) {
         findings.push(Finding::Limited { limit_bytes, total_bytes: oom.total_bytes });
-        help.push(Help::RaiseLimit { limit_bytes });
+        help.extend(raised_limit(oom, limit_bytes));
     }
     match (oom.unallocated_bytes().known(), reachable(oom)) {
         (_, Some(free_bytes)) if free_bytes >= requested_bytes => {
@@ -168,23 +148,45 @@ fn main_cause(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec<Hel
         (Some(idle), free) if idle.saturating_add(free.unwrap_or(0)) >= requested_bytes => {
             let (unallocated_bytes, free_bytes) = (idle, oom.free_bytes);
             findings.push(Finding::Stranded { requested_bytes, unallocated_bytes, free_bytes });
-            help.extend(against_stranding(oom));
+            help.extend(against_stranding(oom).map(Suggestion::from));
         }
         (Some(idle), free) => {
             let unused_bytes = idle.saturating_add(free.unwrap_or(0));
             let short_bytes = requested_bytes - unused_bytes;
             findings.push(Finding::TooLittle { requested_bytes, unused_bytes, short_bytes });
-            help.push(Help::NeedLess { bytes: short_bytes });
+            help.push(Help::NeedLess { bytes: short_bytes }.into());
             if idle > PRINTED_PRECISION_BYTES {
-                help.extend(against_stranding(oom));
+                let short = Short::StillMissing { gives_bytes: idle, missing_bytes: short_bytes };
+                help.extend(against_stranding(oom).map(|help| Suggestion { help, short: Some(short) }));
             }
         }
         (None, Some(free_bytes)) => {
             findings.push(Finding::DriverHadTooLittle { requested_bytes, free_bytes });
-            help.push(Help::NeedLess { bytes: requested_bytes - free_bytes });
-            help.extend(against_stranding(oom));
+            help.push(Help::NeedLess { bytes: requested_bytes - free_bytes }.into());
+            help.extend(against_stranding(oom).map(Suggestion::from));
         }
-        (None, None) => help.push(Help::NeedLess { bytes: requested_bytes }),
+        (None, None) => help.push(Help::NeedLess { bytes: requested_bytes }.into()),
+    }
+}
+
+/// Raising the limit, where that gives something: below the limit nothing may be free either.
+fn raised_limit(oom: &OutOfMemory, limit_bytes: u64) -> Option<Suggestion> {
+    let help = Help::RaiseLimit { limit_bytes };
+    let Some((free, reachable)) = oom.free_bytes.known().zip(reachable(oom)) else { return Some(help.into()) };
+    let gives_bytes = free.saturating_sub(reachable);
+    (gives_bytes > 0).then(|| Suggestion { help, short: given(oom, gives_bytes) })
+}
+
+/// Whether this much more from the driver would have been enough; none where it would, or nothing is known of it.
+fn given(oom: &OutOfMemory, gives_bytes: u64) -> Option<Short> {
+    let from_driver = oom.requested_bytes.saturating_sub(reachable(oom)?);
+    let idle = oom.unallocated_bytes().known().filter(|idle| *idle > PRINTED_PRECISION_BYTES).unwrap_or(0);
+    match from_driver.saturating_sub(idle) {
+        _ if gives_bytes >= from_driver => None,
+        // The pieces would have done, were they one: then what is missing is missing because they are not.
+        0 => Some(Short::OfMissing { gives_bytes, missing_bytes: from_driver }),
+        missing if gives_bytes >= missing => Some(Short::WithUnused { unused_bytes: idle }),
+        missing_bytes => Some(Short::OfMissing { gives_bytes, missing_bytes }),
     }
 }
 
@@ -218,7 +220,7 @@ fn against_stranding(oom: &OutOfMemory) -> Option<Help> {
     })
 }
 
-fn held_elsewhere(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec<Help>) {
+fn held_elsewhere(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec<Suggestion>) {
     let (total, free) = (oom.total_bytes.known(), oom.free_bytes.known());
     let process = oom.process_bytes.known().max(oom.reserved_bytes.known());
     if let Some((process_bytes, total_bytes)) = process.zip(total).filter(|(process, total)| process > total) {
@@ -237,7 +239,10 @@ fn held_elsewhere(oom: &OutOfMemory, findings: &mut Vec<Finding>, help: &mut Vec
     let bytes = if oom.others.is_empty() { rest.unwrap_or(0) } else { named };
     if bytes > PRINTED_PRECISION_BYTES {
         findings.push(Finding::OthersHold { bytes, processes: oom.others.len() });
-        help.push(Help::FreeOthers { bytes });
+        // Below a limit of its own nothing that others give back reaches this process.
+        let is_limited = free.zip(reachable(oom)).is_some_and(|(free, reachable)| reachable < free);
+        let short = given(oom, if is_limited { 0 } else { bytes });
+        help.push(Suggestion { help: Help::FreeOthers { bytes }, short });
     }
 }
 
@@ -301,29 +306,6 @@ impl fmt::Display for Finding {
                 write!(f, "{} is no size: the platform does not report it, and it is ignored", figures.join(", "))
             }
             Self::DecimalUnits => f.write_str("figures in decimal units are read as the binary ones PyTorch means"),
-        }
-    }
-}
-
-impl fmt::Display for Help {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Environment { line, why } => write!(f, "set {line} before Python starts: {why}"),
-            Self::NeedLess { bytes } => write!(
-                f,
-                "need {} less: decode in tiles, a smaller size or batch, or fewer models on the device",
-                Bytes(*bytes)
-            ),
-            Self::FreeOthers { bytes } => {
-                write!(f, "close other programs on this device ({}) or use another one", Bytes(*bytes))
-            }
-            Self::RaiseLimit { limit_bytes } => {
-                write!(f, "raise the limit of {} (set_per_process_memory_fraction)", Bytes(*limit_bytes))
-            }
-            Self::RecordSnapshot => f.write_str(
-                "record a memory snapshot (torch.cuda.memory._record_memory_history, then _dump_snapshot) and replay it here: \
-                 it names what pins the memory and what other settings would have reserved",
-            ),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The pasted text of a PyTorch out-of-memory message: its figures, what they mean, and what would help.
 
 mod explain;
+mod help;
 mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use explain::{Explanation, Finding, Help, explain};
-pub use parse::{ParseOomError, parse};
+pub use explain::{Explanation, Finding, explain};
+pub use help::{Help, Short, Suggestion};
+pub use parse::{ParseOomError, parse, parse_hardest};
 
 use headroom_base::Reading;
 
@@ -75,6 +77,19 @@ pub struct OutOfMemory {
     pub nonsense: Vec<String>,
     /// Whether a figure was printed in decimal units, which PyTorch never means.
     pub decimal_units: bool,
+}
+
+/// The message of a text that is the hardest to make up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hardest {
+    /// Its figures.
+    pub oom: OutOfMemory,
+    /// Which of the text's messages it is, from 1.
+    pub number: usize,
+    /// How many the text has.
+    pub count: usize,
+    /// Whether all of them say the same.
+    pub are_alike: bool,
 }
 
 impl OutOfMemory {

@@ -6,7 +6,8 @@
 
 use headroom_base::{Bytes, Reading};
 
-use super::{Api, OtherProcess, OutOfMemory};
+use super::explain::missing_bytes;
+use super::{Api, Hardest, OtherProcess, OutOfMemory};
 
 /// Above this a figure is an all-ones word or a difference gone below 0, not a size.
 const LARGEST_BYTES: u64 = 1 << 50;
@@ -24,20 +25,59 @@ pub enum ParseOomError {
     NoRequest,
 }
 
-/// Reads the first message of a text. Line breaks and what stands around it do not matter.
+/// Reads the first message of a text that says how much was asked for. Line breaks and what stands around it do not
+/// matter.
 ///
 /// # Errors
-/// When there is none, or it does not say how much was asked for.
+/// When there is none, or none says how much was asked for.
 pub fn parse(text: &str) -> Result<OutOfMemory, ParseOomError> {
+    Ok(parse_all(text)?.0)
+}
+
+/// Reads every message of a text and chooses the one in which most is missing: what makes up for it makes up for the
+/// others. Of equal ones it is the first.
+///
+/// # Errors
+/// When there is none, or none says how much was asked for.
+pub fn parse_hardest(text: &str) -> Result<Hardest, ParseOomError> {
+    let (first, others) = parse_all(text)?;
+    let mut hardest =
+        Hardest { number: 1, count: 1 + others.len(), are_alike: others.iter().all(|oom| *oom == first), oom: first };
+    for (index, oom) in others.into_iter().enumerate() {
+        if missing_bytes(&oom) > missing_bytes(&hardest.oom) {
+            (hardest.number, hardest.oom) = (index + 2, oom);
+        }
+    }
+    Ok(hardest)
+}
+
+/// The first message that can be read and those after it. What a log says of one in passing is none.
+fn parse_all(text: &str) -> Result<(OutOfMemory, Vec<OutOfMemory>), ParseOomError> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let flat = words.join(" ");
     // People paste the second half of the line too.
     let half = || flat.find("Tried to allocate").map(|at| (Api::Cuda, at));
-    let (api, start) = first_message(&flat).or_else(half).ok_or(ParseOomError::NoMessage)?;
-    let mut figures = Figures { text: one_message(&flat[start..]), nonsense: Vec::new(), decimal_units: false };
+    let (mut api, mut start) = first_message(&flat).or_else(half).ok_or(ParseOomError::NoMessage)?;
+    let mut found = Vec::new();
+    loop {
+        let message = one_message(&flat[start..]);
+        found.extend(parse_one(api, message));
+        let next = start + message.len();
+        match first_message(&flat[next..]) {
+            Some((next_api, at)) => (api, start) = (next_api, next + at),
+            None => break,
+        }
+    }
+    let mut found = found.into_iter();
+    Ok((found.next().ok_or(ParseOomError::NoRequest)?, found.collect()))
+}
+
+/// Reads one message; none where it does not say how much was asked for.
+fn parse_one(api: Api, text: &str) -> Option<OutOfMemory> {
+    let mut figures = Figures { text, nonsense: Vec::new(), decimal_units: false };
     let stream_ordered = figures.text.contains("Currently allocated");
     let requested = figures.after("Tried to allocate").or_else(|| figures.after("Requested :"));
-    let requested_bytes = requested.and_then(Reading::known).ok_or(ParseOomError::NoRequest)?;
+    let requested_bytes = requested.and_then(Reading::known)?;
     let others = figures.others();
     let first = |figures: &mut Figures<'_>, ways: &[Way]| {
         ways.iter().find_map(|way| figures.find(*way)).unwrap_or(Reading::Unknown)
@@ -71,7 +111,7 @@ pub fn parse(text: &str) -> Result<OutOfMemory, ParseOomError> {
         first(&mut figures, &[Way::Before("is reserved by PyTorch but unallocated"), Way::Before("cached")]);
     let reserved = first(&mut figures, &[Way::Before("reserved in total by PyTorch")]);
     let sum = allocated_bytes.known().zip(unallocated.known()).map(|(allocated, free)| allocated + free);
-    Ok(OutOfMemory {
+    Some(OutOfMemory {
         api,
         stream_ordered,
         device: device(figures.text),

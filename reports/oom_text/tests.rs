@@ -3,7 +3,9 @@
 use headroom_base::{GIB, KIB, MIB, Reading};
 use proptest::prelude::*;
 
-use super::{Api, Explanation, Finding, Help, OutOfMemory, ParseOomError, explain, parse};
+use super::{
+    Api, Explanation, Finding, Help, OutOfMemory, ParseOomError, Short, Suggestion, explain, parse, parse_hardest,
+};
 
 fn gib(text: &str) -> u64 {
     format!("{text} GiB").parse::<headroom_base::Bytes>().unwrap().0
@@ -16,7 +18,7 @@ fn read(text: &str) -> (OutOfMemory, Explanation) {
 }
 
 fn environment(explanation: &Explanation) -> Option<&str> {
-    explanation.help.iter().find_map(|help| match help {
+    explanation.help.iter().find_map(|suggestion| match &suggestion.help {
         Help::Environment { line, .. } => Some(line.as_str()),
         _ => None,
     })
@@ -70,8 +72,10 @@ fn the_wording_since_2_1_names_processes_and_what_is_outside_the_allocator() {
         Finding::PrivatePools { bytes: GIB },
     ];
     assert_eq!(explanation.findings, expected);
-    assert_eq!(explanation.help[0], Help::NeedLess { bytes: short_bytes });
-    assert!(explanation.help.contains(&Help::FreeOthers { bytes: 2 * GIB + 512 * MIB }));
+    assert_eq!(explanation.help[0], Help::NeedLess { bytes: short_bytes }.into());
+    let short = Some(Short::WithUnused { unused_bytes: 2 * GIB });
+    let others = Suggestion { help: Help::FreeOthers { bytes: 2 * GIB + 512 * MIB }, short };
+    assert!(explanation.help.contains(&others), "{:?}", explanation.help);
 }
 
 // https://github.com/pytorch/pytorch/issues/138002
@@ -100,7 +104,7 @@ fn a_limit_far_below_the_device_is_named_and_free_memory_beyond_it_is_not_promis
     let limited = Finding::Limited { limit_bytes: gib("1.05"), total_bytes: Reading::Bytes(gib("255.98")) };
     assert_eq!(explanation.findings[0], limited);
     assert!(explanation.findings.iter().all(|finding| !matches!(finding, Finding::DriverHadEnough { .. })));
-    assert_eq!(explanation.help[0], Help::RaiseLimit { limit_bytes: gib("1.05") });
+    assert_eq!(explanation.help[0], Help::RaiseLimit { limit_bytes: gib("1.05") }.into());
 }
 
 // https://github.com/pytorch/pytorch/issues/175431
@@ -190,6 +194,87 @@ fn metal_and_xpu_are_read_too() {
         "XPU out of memory. Tried to allocate 512.00 KiB. GPU 0 has a total capacity of 15.91 GiB of which 1.00 GiB is free.",
     );
     assert_eq!((oom.api, oom.requested_bytes, oom.allocated_bytes), (Api::Xpu, 512 * KIB, Reading::Unknown));
+}
+
+/// A message of a 12 GiB card: what was asked for, free, held by this process outside its tensors and unused.
+fn message(requested_mib: u64, free_mib: u64, others_mib: u64, unused_mib: u64) -> String {
+    let process_mib = 12 * 1024 - free_mib - others_mib;
+    let allocated_mib = process_mib - unused_mib;
+    format!(
+        "CUDA out of memory. Tried to allocate {requested_mib}.00 MiB. GPU 0 has a total capacity of 12.00 GiB of which \
+         {free_mib}.00 MiB is free. Including non-PyTorch memory, this process has {process_mib}.00 MiB memory in use. Of \
+         the allocated memory {allocated_mib}.00 MiB is allocated by PyTorch, and {unused_mib}.00 MiB is reserved by \
+         PyTorch but unallocated."
+    )
+}
+
+#[test]
+fn what_cannot_be_enough_alone_says_so_and_comes_after_what_can() {
+    let bytes = 569 * MIB;
+    // 1,348 MiB are missing from the driver; 128 of them lie unused in the allocator.
+    let (_, explanation) = read(&message(2_048, 700, 569, 128));
+    assert_eq!(explanation.help[0], Help::NeedLess { bytes: 1_220 * MIB }.into());
+    let shorts: Vec<_> = explanation.help.iter().map(|suggestion| suggestion.short).collect();
+    let setting = Short::StillMissing { gives_bytes: 128 * MIB, missing_bytes: 1_220 * MIB };
+    let others = Short::OfMissing { gives_bytes: bytes, missing_bytes: 1_220 * MIB };
+    assert_eq!(shorts, [None, Some(setting), Some(others), None]);
+    let said = explanation.help[2].to_string();
+    assert!(said.contains("569 MiB of the 1,220 MiB that are missing"), "{said}");
+    let said = explanation.help[1].to_string();
+    assert!(said.contains("the 128 MiB that are unused, and 1,220 MiB stay missing"), "{said}");
+    // Others that hold enough go before a setting that is not.
+    let (_, explanation) = read(&message(2_048, 700, 4_096, 128));
+    let order = explanation.help.iter().map(|suggestion| &suggestion.help).collect::<Vec<_>>();
+    assert!(
+        matches!(
+            order[..],
+            [Help::NeedLess { .. }, Help::FreeOthers { .. }, Help::Environment { .. }, Help::RecordSnapshot]
+        ),
+        "{order:?}"
+    );
+    assert_eq!(explanation.help[1].short, None);
+    // Enough with what is unused, and not without it.
+    let (_, explanation) = read(&message(2_048, 700, 1_300, 128));
+    let expected = Suggestion {
+        help: Help::FreeOthers { bytes: 1_300 * MIB },
+        short: Some(Short::WithUnused { unused_bytes: 128 * MIB }),
+    };
+    assert!(explanation.help.contains(&expected), "{:?}", explanation.help);
+}
+
+#[test]
+fn a_setting_that_can_be_enough_is_recommended_without_reserve() {
+    let (_, explanation) = read(&message(1_024, 700, 569, 1_200));
+    assert_eq!(explanation.help[0].short, None);
+    assert!(matches!(explanation.help[0].help, Help::Environment { .. }), "{:?}", explanation.help);
+}
+
+#[test]
+fn below_a_limit_of_its_own_nothing_is_promised_of_what_others_give_back() {
+    let limited =
+        |limit: &str| message(2_048, 700, 4_096, 128).replace("is free.", &format!("is free. {limit} allowed;"));
+    let (_, explanation) = read(&limited("7.40 GiB"));
+    let others = explanation.help.iter().find(|suggestion| matches!(suggestion.help, Help::FreeOthers { .. })).unwrap();
+    assert!(matches!(others.short, Some(Short::OfMissing { gives_bytes: 0, .. })), "{others:?}");
+    // A limit that leaves all that is free reachable is not worth raising.
+    let (_, explanation) = read(&limited("11.00 GiB"));
+    let raises = |suggestion: &Suggestion| matches!(suggestion.help, Help::RaiseLimit { .. });
+    assert!(!explanation.help.iter().any(raises), "{:?}", explanation.help);
+}
+
+#[test]
+fn of_several_messages_the_one_in_which_most_is_missing_is_chosen_and_counted() {
+    let (little, much) = (message(1_024, 700, 0, 100), message(4_096, 700, 0, 100));
+    let chosen = |text: &str| {
+        let hardest = parse_hardest(text).unwrap();
+        (hardest.number, hardest.count, hardest.are_alike, hardest.oom.requested_bytes / MIB)
+    };
+    assert_eq!(chosen(&format!("{little}\nDuring handling of it: {much}")), (2, 2, false, 4_096));
+    assert_eq!(chosen(&format!("{much}\nretry\n{little}\n{little}")), (1, 3, false, 4_096));
+    assert_eq!(chosen(&format!("{little}\n{little}")), (1, 2, true, 1_024));
+    assert_eq!(chosen(&little), (1, 1, true, 1_024));
+    // What a program says of it in passing is no message of its own.
+    assert_eq!(chosen(&format!("Warning: CUDA out of memory, retrying\n{much}")), (1, 1, true, 4_096));
 }
 
 #[test]

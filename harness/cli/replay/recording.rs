@@ -32,6 +32,9 @@ pub(super) fn replayed(
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
     no_page(args, "a recording")?;
+    if !more.is_empty() && args.memory.is_none() {
+        terminal.remark("--setting is not used: recordings are run under other settings only with --memory");
+    }
     let comparison =
         compare(recordings).map_err(|source| CliError::Replay { path: args.file.clone(), source: Box::new(source) })?;
     let memory_bytes = args.memory.map(|bytes| bytes.0);
