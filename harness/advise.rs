@@ -1,14 +1,16 @@
-//! Which allocator setting needs least for an operation, from its program alone.
+//! Which allocator setting to take for an operation, from its program alone.
+
+use std::str::FromStr;
 
 use headroom_base::{AllocatorKind, Case};
 use headroom_device::replay::Requests;
 use headroom_family::Architecture;
-use headroom_runners::programs::{self, Execution, PredictionError, Run};
+use headroom_runners::programs::{self, Execution, PredictionError, Role, Run};
 use headroom_runners::requests;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::replay::{NamedSetting, Terms, what_if};
+use crate::replay::{Candidate, Choice, NamedSetting, Terms, what_if};
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -34,15 +36,36 @@ pub struct SettingAdvice {
     pub allocated_peak_bytes: u64,
     /// The most taken from the driver beyond what was before: an upper bound for the stream-ordered pool.
     pub reserved_peak_bytes: u64,
+    /// The same in the first run, in which libraries take workspaces that they keep.
+    pub first_reserved_peak_bytes: u64,
+    /// Free before the operation in what weights and workspaces had taken from the driver: it is used first.
+    pub room_before_bytes: u64,
     /// The least card on which the operation completes, retries allowed: context and weights are in it. An upper bound
     /// for the stream-ordered pool.
     pub least_capacity_bytes: u64,
     /// Whether the card that was asked about is large enough; none where none was.
     pub fits: Option<bool>,
+    /// Retries on that card, of the run with more of them: what is cached has to be given back to go on.
+    pub retries: Option<u64>,
     /// The line that sets it.
     pub environment: String,
     /// Whether the figures are upper bounds.
     pub is_bound: bool,
+}
+
+impl SettingAdvice {
+    /// What is weighed against other settings.
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            name: self.allocator.name(),
+            environment: &self.environment,
+            least_capacity_bytes: self.least_capacity_bytes,
+            reserved_peak_bytes: self.reserved_peak_bytes,
+            runs_out: self.fits == Some(false),
+            retries: self.retries.is_some_and(|retries| retries > 0),
+            is_bound: self.is_bound,
+        }
+    }
 }
 
 /// What every setting needs.
@@ -50,12 +73,26 @@ pub struct SettingAdvice {
 pub struct Advice {
     /// The kinds of allocator, the default first.
     pub settings: Vec<SettingAdvice>,
-    /// The one that needs the smallest card; of equal ones the first.
+    /// The one to take: of those whose least card is within 2 % of the smallest, one that fits, without retries, with the
+    /// lowest reserved peak.
     pub least: AllocatorKind,
     /// Weights and inputs that are on the device before the operation.
     pub weights_bytes: u64,
+    /// What libraries take in the first run and keep.
+    pub workspaces_bytes: u64,
     /// What is reckoned for the process's context.
     pub context_bytes: u64,
+}
+
+impl Advice {
+    /// The setting to take, and those as good as equal; none only where there is no setting.
+    pub fn choice(&self) -> Option<Choice<'_>> {
+        choice(&self.settings)
+    }
+}
+
+fn choice(settings: &[SettingAdvice]) -> Option<Choice<'_>> {
+    Choice::of(&settings.iter().map(SettingAdvice::candidate).collect::<Vec<_>>())
 }
 
 /// Runs the operation's program under every kind of allocator.
@@ -74,32 +111,43 @@ pub fn advise(question: &Question<'_>) -> Result<Advice, PredictionError> {
         .par_iter()
         .map(|&kind| {
             let setting = NamedSetting::of_kind(kind);
-            let peaks = programs::predict(question.architecture, &question.case, &question.execution, kind)?.later;
-            let least_capacity_bytes = question.context_bytes + least_for_all(&runs, &setting);
+            let peaks = programs::predict(question.architecture, &question.case, &question.execution, kind)?;
+            let (first, later) = (peaks.first, peaks.later);
+            // Of a card that the context alone fills nothing is left.
+            let left_bytes = question.memory_bytes.map(|memory| memory.saturating_sub(question.context_bytes));
+            let (least, retries) = least_and_retries(&runs, &setting, left_bytes);
+            let least_capacity_bytes = question.context_bytes + least;
             Ok(SettingAdvice {
                 allocator: kind,
-                allocated_peak_bytes: peaks.allocated_peak_bytes,
-                reserved_peak_bytes: peaks.reserved_peak_bytes,
+                allocated_peak_bytes: later.allocated_peak_bytes,
+                reserved_peak_bytes: later.reserved_peak_bytes,
+                first_reserved_peak_bytes: first.reserved_peak_bytes,
+                room_before_bytes: later.reserved_baseline_bytes.saturating_sub(later.allocated_baseline_bytes),
                 least_capacity_bytes,
                 fits: question.memory_bytes.map(|memory| least_capacity_bytes <= memory),
+                retries,
                 environment: setting.environment(),
                 is_bound: setting.is_bound(),
             })
         })
         .collect();
     let settings = settings?;
-    let least = settings.iter().min_by_key(|setting| setting.least_capacity_bytes);
+    let least = choice(&settings).and_then(|choice| AllocatorKind::from_str(choice.best.name).ok());
+    let kept = program.allocations().filter(|made| made.role == Role::Persistent);
     Ok(Advice {
-        least: least.map_or(AllocatorKind::Native, |setting| setting.allocator),
+        least: least.unwrap_or(AllocatorKind::Native),
+        workspaces_bytes: kept.map(|made| made.bytes).sum(),
         weights_bytes: weights.iter().chain(&program.inputs).map(|piece| piece.bytes).sum(),
         context_bytes: question.context_bytes,
         settings,
     })
 }
 
-/// The least memory that does for every one of the runs.
-fn least_for_all(runs: &[Requests], setting: &NamedSetting) -> u64 {
-    let least = runs.iter().map(|requests| what_if(requests, setting, Terms::default()));
+/// The least memory that does for every one of the runs, and the most retries of one on the memory that is left.
+fn least_and_retries(runs: &[Requests], setting: &NamedSetting, left_bytes: Option<u64>) -> (u64, Option<u64>) {
+    let terms = Terms { memory_bytes: left_bytes, ..Terms::default() };
+    let answers: Vec<_> = runs.iter().map(|requests| what_if(requests, setting, terms)).collect();
     // A program that was just run on an ample card completes on one.
-    least.map(|answer| answer.least_capacity_bytes.unwrap_or(answer.reserved_peak_bytes)).max().unwrap_or(0)
+    let least = answers.iter().map(|answer| answer.least_capacity_bytes.unwrap_or(answer.reserved_peak_bytes)).max();
+    (least.unwrap_or(0), answers.iter().filter_map(|answer| answer.retries).max())
 }

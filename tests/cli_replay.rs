@@ -3,8 +3,10 @@
 mod binary;
 
 use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
 
-use binary::{bytes, data, headroom, list, text};
+use binary::{Ran, bytes, command, data, headroom, list, text};
 use serde_json::Value;
 
 /// Lines of a recording as JSON.
@@ -97,6 +99,102 @@ fn the_recorded_setting_reserves_what_was_recorded() {
     assert_eq!(bytes(recorded, "reserved_peak_bytes"), bytes(&answer["peaks"], "reserved_bytes"));
     assert_eq!(recorded["environment"], "PYTORCH_ALLOC_CONF=backend:native");
     assert!(recorded["runs_out"].is_null());
+}
+
+#[test]
+fn a_smaller_least_memory_by_a_hair_is_a_tie_that_the_lower_reserved_peak_wins() {
+    let snapshot = data("snapshot-native-sdxl-vae_decode-1024.pickle.gz");
+    let rows = headroom(&["replay", &snapshot, "--json"]).json();
+    let row = |name: &str| {
+        let row = list(&rows, "settings").iter().find(|row| row["setting"] == name).unwrap();
+        (bytes(row, "least_capacity_bytes"), bytes(row, "reserved_peak_bytes"))
+    };
+    let (expandable, split) = (row("expandable_segments"), row("max_split_size_mb:128"));
+    assert!(split.0 < expandable.0 && split.1 > 2 * expandable.1, "{split:?} {expandable:?}");
+    let said = headroom(&["replay", &snapshot]).stdout;
+    assert!(said.contains("\nTake expandable_segments: "), "{said}");
+    assert!(
+        said.contains("a tie with max_split_size_mb:128 (") && said.contains("reserves less at the peak"),
+        "{said}"
+    );
+    // On a memory where only one of the tie does without retries it is that one.
+    let said = headroom(&["replay", &snapshot, "--memory", "3GiB"]).stdout;
+    assert!(said.contains("\nTake expandable_segments: ") && said.contains("runs without retries"), "{said}");
+}
+
+/// A message whose figures say that 1,220 MiB are missing, with 128 MiB unused and 569.8 MiB held by others.
+const SHORT: &str = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.76 GiB of which \
+                     700.00 MiB is free. Including non-PyTorch memory, this process has 10.52 GiB memory in use. Of the \
+                     allocated memory 10.00 GiB is allocated by PyTorch, and 128.00 MiB is reserved by PyTorch but \
+                     unallocated.";
+
+fn replay_text(folder: &Path, content: impl AsRef<[u8]>, more: &[&str]) -> Ran {
+    let path = folder.join("message.txt");
+    std::fs::write(&path, content).unwrap();
+    headroom(&[&["replay", text(&path)], more].concat())
+}
+
+#[test]
+fn help_that_cannot_be_enough_alone_says_what_it_gives_of_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = replay_text(folder.path(), SHORT, &["--json"]).json();
+    let help = list(&answer, "help");
+    let says = |index: usize, words: &str| assert!(help[index].as_str().unwrap().contains(words), "{help:?}");
+    says(0, "need at least 1,220 MiB less");
+    says(1, "not enough alone: it gives at most the 128 MiB that are unused, and 1,220 MiB stay missing");
+    says(2, "not enough alone: it gives at most 569.8 MiB of the 1,220 MiB that are missing");
+    assert!(!help[0].as_str().unwrap().contains("not enough"), "{help:?}");
+}
+
+#[test]
+fn of_several_messages_the_one_in_which_most_is_missing_is_explained_and_the_others_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let harder = SHORT.replace("allocate 2.00 GiB", "allocate 5.00 GiB");
+    let both = format!("{SHORT}\n{harder}");
+    let answer = replay_text(folder.path(), &both, &["--json"]).json();
+    assert_eq!((bytes(&answer, "messages"), bytes(&answer, "message")), (2, 2));
+    assert_eq!(bytes(&answer, "requested_bytes"), 5 << 30);
+    let said = replay_text(folder.path(), &both, &[]).stdout;
+    assert!(said.starts_with("2 messages; this is number 2, in which most is missing"), "{said}");
+    let said = replay_text(folder.path(), [SHORT, SHORT].join("\n"), &[]).stdout;
+    assert!(said.starts_with("2 messages, all alike"), "{said}");
+    assert!(!replay_text(folder.path(), SHORT, &[]).stdout.contains("messages"));
+}
+
+#[test]
+fn what_a_message_has_no_use_for_is_said_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = replay_text(folder.path(), SHORT, &[]);
+    assert!(plain.stderr.is_empty(), "{}", plain.stderr);
+    for option in [["--memory", "12GiB"], ["--setting", "max_split_size_mb:64"], ["--device", "1"]] {
+        let ran = replay_text(folder.path(), SHORT, &option);
+        assert_eq!((ran.code, &ran.stdout), (0, &plain.stdout));
+        assert!(ran.stderr.contains(&format!("{} is not used", option[0])), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_message_in_utf_16_is_read_as_in_utf_8() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = replay_text(folder.path(), SHORT, &[]).stdout;
+    let little = [0xfeff].into_iter().chain(SHORT.encode_utf16()).flat_map(u16::to_le_bytes);
+    let big = [0xfeff].into_iter().chain(SHORT.encode_utf16()).flat_map(u16::to_be_bytes);
+    for encoded in [little.collect::<Vec<u8>>(), big.collect()] {
+        let ran = replay_text(folder.path(), encoded, &[]);
+        assert_eq!((ran.code, ran.stdout), (0, plain.clone()), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn standard_input_is_read_as_a_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("message.txt");
+    std::fs::write(&path, SHORT).unwrap();
+    for file in [text(&path), &data("scenario-pow2.jsonl.gz"), &data("snapshot-oom-native.pickle.gz")] {
+        let input = Stdio::from(std::fs::File::open(file).unwrap());
+        let piped = command(&["replay", "-", "--json"]).stdin(input).output().unwrap();
+        assert_eq!(String::from_utf8(piped.stdout).unwrap(), headroom(&["replay", file, "--json"]).stdout, "{file}");
+    }
 }
 
 #[test]

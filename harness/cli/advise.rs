@@ -89,31 +89,30 @@ fn tile_that_fits(chosen: &Chosen<'_>, memory_bytes: Option<u64>) -> Option<u32>
 }
 
 fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    let Advice { settings, least, weights_bytes, context_bytes } = &answer.advice;
+    let Advice { settings, least, weights_bytes, workspaces_bytes, context_bytes } = &answer.advice;
     terminal.line(format!("{}, predicted from its program:", chosen.name()))?;
     let rows: Vec<_> = settings.iter().map(row).collect();
     let header = ["setting", ">allocated peak", ">reserved peak", ">least card", "fits", "environment"];
     terminal.table(&header, &rows)?;
     terminal.line(format!(
-        "Peaks are beyond weights and inputs; the least card has {} of them (in {}) and {} for the context in it.",
+        "Peaks are beyond weights, inputs and libraries' workspaces; the least card has them in it ({} in {}, and {}), \
+         and {} for the context.",
         Bytes(*weights_bytes),
         answer.case.dtype,
+        Bytes(*workspaces_bytes),
         Bytes(*context_bytes)
     ))?;
     terminal.line("≤: the driver's pool has no public policy; its figures are upper bounds.")?;
-    let best = settings.iter().find(|setting| setting.allocator == *least);
-    if let Some(setting) = best {
-        let bound = if setting.is_bound { "at most " } else { "" };
-        terminal.line(format!(
-            "{least} needs the smallest card: {bound}{}. Set {}",
-            Bytes(setting.least_capacity_bytes),
-            setting.environment
-        ))?;
+    for line in meanings(&answer.advice) {
+        terminal.line(line)?;
     }
+    for line in answer.advice.choice().iter().flat_map(|choice| choice.lines("least card")) {
+        terminal.line(line)?;
+    }
+    let best = settings.iter().find(|setting| setting.allocator == *least);
     let used = settings.iter().find(|setting| Some(setting.allocator) == answer.in_use);
     if let (Some(used), Some(best)) = (used, best) {
-        let saved = used.least_capacity_bytes.saturating_sub(best.least_capacity_bytes);
-        terminal.line(format!("That is {} less than {} needs, which is in use.", Bytes(saved), used.allocator))?;
+        terminal.line(change(used, best))?;
     }
     if let Some(memory) = answer.memory_bytes {
         let any = settings.iter().any(|setting| setting.fits == Some(true));
@@ -129,9 +128,68 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
     Ok(())
 }
 
+/// What a change from the setting in use to the best brings.
+fn change(used: &SettingAdvice, best: &SettingAdvice) -> String {
+    if used.allocator == best.allocator {
+        return format!("{} is in use already.", used.allocator);
+    }
+    match used.least_capacity_bytes.checked_sub(best.least_capacity_bytes) {
+        Some(saved) => format!("That is {} less than {} needs, which is in use.", Bytes(saved), used.allocator),
+        // Of a tie the best may need a little more.
+        None => format!(
+            "{}, which is in use, does with a card smaller by {}.",
+            used.allocator,
+            Bytes(best.least_capacity_bytes - used.least_capacity_bytes)
+        ),
+    }
+}
+
+/// What each column is for, and why figures may look as if they contradicted each other.
+fn meanings(advice: &Advice) -> Vec<String> {
+    let mut lines = vec![
+        "Reserved peak: what is taken where there is room. Where it must never retry, reserve what `headroom estimate` says \
+         beside weights and context: this peak, as measured where it was, with a margin."
+            .to_owned(),
+        "Least card: enough to complete, slower: by retries, which give back what is cached.".to_owned(),
+    ];
+    let settings = &advice.settings;
+    lines.extend(settings.iter().filter_map(|setting| beyond_the_sum(setting, advice)));
+    for setting in settings.iter().filter(|setting| setting.allocated_peak_bytes > setting.reserved_peak_bytes) {
+        lines.push(format!(
+            "{} reserves less than it allocates: {} were free in what the weights and libraries had taken already.",
+            setting.allocator,
+            Bytes(setting.room_before_bytes)
+        ));
+    }
+    lines
+}
+
+/// Why a bound's least card is larger than the peak with what is there before it.
+fn beyond_the_sum(setting: &SettingAdvice, advice: &Advice) -> Option<String> {
+    let before_bytes = advice.context_bytes + advice.weights_bytes + advice.workspaces_bytes;
+    if !setting.is_bound || setting.least_capacity_bytes <= before_bytes + setting.reserved_peak_bytes {
+        return None;
+    }
+    let (pool, first) = (setting.allocator, setting.first_reserved_peak_bytes);
+    Some(if first > setting.reserved_peak_bytes {
+        format!(
+            "{pool}'s least card holds all that the first run may reserve, ≤ {}: in that run libraries take the {} that \
+             they keep, and the bound counts on no retry.",
+            Bytes(first),
+            Bytes(advice.workspaces_bytes)
+        )
+    } else {
+        let room = Bytes(setting.room_before_bytes);
+        format!(
+            "{pool}'s least card has {room} more in it: the pool takes its memory in steps and keeps the rest of each."
+        )
+    })
+}
+
 fn row(setting: &SettingAdvice) -> Vec<String> {
     let bound = if setting.is_bound { "≤ " } else { "" };
     let fits = match setting.fits {
+        Some(true) if setting.retries.is_some_and(|retries| retries > 0) => "yes, by retries",
         Some(true) => "yes",
         Some(false) => "no",
         None => "",

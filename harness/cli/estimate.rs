@@ -184,6 +184,9 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         row("reservation", reservation_bytes, String::new()),
     ];
     terminal.table(&["part", ">bytes", "from"], &rows)?;
+    terminal.line(
+        "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes.",
+    )?;
     for note in &answer.notes {
         terminal.line(note)?;
     }

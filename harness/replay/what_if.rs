@@ -5,6 +5,7 @@ use headroom_device::replay::{Requests, Run, least_capacity_bytes, run_requests}
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::choice::Candidate;
 use super::settings::NamedSetting;
 
 /// A device on which nothing real runs out.
@@ -37,6 +38,21 @@ pub struct WhatIf {
     /// The limit under which the reserved peak holds, where the setting acts under one alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+}
+
+impl WhatIf {
+    /// What is weighed against other settings; none where the requests are not served on any device.
+    pub fn candidate(&self) -> Option<Candidate<'_>> {
+        Some(Candidate {
+            name: &self.setting,
+            environment: &self.environment,
+            least_capacity_bytes: self.least_capacity_bytes?,
+            reserved_peak_bytes: self.reserved_peak_bytes,
+            runs_out: self.runs_out == Some(true),
+            retries: self.retries.is_some_and(|retries| retries > 0),
+            is_bound: self.is_bound,
+        })
+    }
 }
 
 /// What decides beside the requests.

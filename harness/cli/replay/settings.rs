@@ -3,9 +3,9 @@
 use headroom_base::Bytes;
 
 use super::{CliError, Terminal};
-use crate::replay::{OLDER_VARIABLE_NOTE, WhatIf};
+use crate::replay::{Choice, OLDER_VARIABLE_NOTE, WhatIf};
 
-/// A row for each setting, and which needs least.
+/// A row for each setting, and which to take.
 pub(super) fn print_settings<'a>(
     rows: impl Iterator<Item = (&'a WhatIf, bool)> + Clone,
     memory_bytes: Option<u64>,
@@ -15,16 +15,9 @@ pub(super) fn print_settings<'a>(
     let table: Vec<_> = rows.clone().map(|(answer, recorded)| setting_row(answer, recorded, memory_bytes)).collect();
     terminal.table(&["setting", ">reserved peak", ">least memory", &judged, "environment"], &table)?;
     terminal.line("≤: the driver's pool has no public policy; its figures are upper bounds.")?;
-    let best =
-        rows.filter_map(|(answer, _)| Some((answer.least_capacity_bytes?, answer))).min_by_key(|(least, _)| *least);
-    if let Some((least, answer)) = best {
-        let bound = if answer.is_bound { "at most " } else { "" };
-        terminal.line(format!(
-            "{} needs least: {bound}{}. Set {}",
-            answer.setting,
-            Bytes(least),
-            answer.environment
-        ))?;
+    let candidates: Vec<_> = rows.filter_map(|(answer, _)| answer.candidate()).collect();
+    for line in Choice::of(&candidates).iter().flat_map(|choice| choice.lines("least memory")) {
+        terminal.line(line)?;
     }
     terminal.line("Beside that a card needs room for the context (about half a GiB with CUDA) and other processes.")?;
     terminal.line(OLDER_VARIABLE_NOTE)?;
