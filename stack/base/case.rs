@@ -67,9 +67,27 @@ impl Operation {
     }
 }
 
+/// What other programs call things, and what they are called here.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("f16", "fp16"),
+    ("bfloat16", "bf16"),
+    ("float32", "fp32"),
+    ("float", "fp32"),
+    ("f32", "fp32"),
+    ("expandable", "expandable_segments"),
+];
+
+/// The name that is used here for a word of other programs: `fp16` for `float16` or `torch.float16`.
+pub fn name_here(word: &str) -> Option<&'static str> {
+    let bare = word.strip_prefix("torch.").unwrap_or(word);
+    ELSEWHERE.iter().find(|(other, _)| bare.eq_ignore_ascii_case(other)).map(|(_, name)| *name)
+}
+
 /// A word that names no value of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {kind}: use one of {known}")]
+#[error("`{word}` is no {kind}{}: use one of {known}", self.meant())]
 pub struct UnknownName {
     /// What was written.
     pub word: String,
@@ -77,6 +95,16 @@ pub struct UnknownName {
     pub kind: &'static str,
     /// The accepted words, comma separated.
     pub known: String,
+}
+
+impl UnknownName {
+    /// Which of the accepted words was probably meant, for people.
+    fn meant(&self) -> String {
+        let mut known = self.known.split(", ");
+        let here = name_here(&self.word);
+        let meant = known.find(|name| Some(*name) == here || self.word.eq_ignore_ascii_case(name));
+        meant.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
+    }
 }
 
 /// Implements `FromStr` and `Display` for an enum with `ALL` and `name`.
@@ -312,8 +340,28 @@ mod tests {
         for operation in Operation::ALL {
             assert_eq!(operation.name().parse(), Ok(operation));
         }
-        let error = "float16".parse::<DType>().unwrap_err().to_string();
-        assert!(error.contains("float16") && error.contains("fp16, bf16, fp32"), "{error}");
+        let error = "fp17".parse::<DType>().unwrap_err().to_string();
+        assert!(error.contains("fp17") && error.contains("fp16, bf16, fp32"), "{error}");
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn what_other_programs_call_an_element_type_is_answered_with_its_name_here() {
+        let cases = [
+            ("float16", "fp16"),
+            ("Half", "fp16"),
+            ("torch.bfloat16", "bf16"),
+            ("float32", "fp32"),
+            ("float", "fp32"),
+            ("FP16", "fp16"),
+        ];
+        for (word, name) in cases {
+            let error = word.parse::<DType>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{word}` is no dtype (did you mean `{name}`?)")), "{error}");
+        }
+        // The name here of something else is no suggestion.
+        let error = "float16".parse::<Operation>().unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
     }
 
     #[test]

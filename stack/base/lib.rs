@@ -12,7 +12,7 @@ pub mod window;
 
 pub use budget::{Budget, Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, Reclaim, budget};
 pub use bytes::{Bytes, GIB, KIB, MIB, SignedBytes, grouped};
-pub use case::{AnalyticTerm, Case, CostUnit, DType, Extent, Operation, Tiling, UnknownName};
+pub use case::{AnalyticTerm, Case, CostUnit, DType, Extent, Operation, Tiling, UnknownName, name_here};
 pub use environment::{
     AllocatorKind, AttentionKernel, Backend, DeviceClass, Environment, HardEnvironment, MemoryLayout, SoftEnvironment,
 };

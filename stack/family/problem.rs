@@ -118,22 +118,10 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, name)| name)
 }
 
-/// What people call things elsewhere.
-const SYNONYMS: [(&str, &str); 8] = [
-    ("float16", "fp16"),
-    ("half", "fp16"),
-    ("f16", "fp16"),
-    ("bfloat16", "bf16"),
-    ("float32", "fp32"),
-    ("float", "fp32"),
-    ("f32", "fp32"),
-    ("expandable", "expandable_segments"),
-];
-
 /// "did you mean", where a known word is near, and the known words otherwise.
 pub(crate) fn suggestion(word: &str, known: &[&str]) -> Option<String> {
-    let synonym = SYNONYMS.iter().find(|(other, name)| word.eq_ignore_ascii_case(other) && known.contains(name));
-    match synonym.map(|(_, name)| *name).or_else(|| nearest(word, known.iter().copied())) {
+    let synonym = headroom_base::name_here(word).filter(|name| known.contains(name));
+    match synonym.or_else(|| nearest(word, known.iter().copied())) {
         Some(name) => Some(format!("did you mean `{name}`?")),
         None if known.is_empty() => None,
         None => Some(format!("known: {}", known.join(", "))),
