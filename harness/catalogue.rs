@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use headroom_family::{Family, FamilyError, Model};
+use headroom_family::{Family, FamilyError, Model, Recordings};
+
+use crate::recorded::recording_names;
 
 /// All families, by name.
 #[derive(Clone, Debug)]
@@ -68,8 +70,9 @@ fn suggestion(nearest: &Option<String>) -> String {
 
 /// The known word nearest to what was written, if any is near.
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let word = word.to_lowercase();
     known
-        .map(|name| (strsim::jaro_winkler(word, name), name))
+        .map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name))
         .filter(|(likeness, _)| *likeness > 0.75)
         .max_by(|left, right| left.0.total_cmp(&right.0))
         .map(|(_, name)| name.to_owned())
@@ -81,8 +84,21 @@ impl Catalogue {
     /// # Errors
     /// Every mistake of every file.
     pub fn load(folder: Option<&Path>) -> Result<Self, CatalogueError> {
+        Self::load_with(folder, Recordings::Named(&recording_names()))
+    }
+
+    /// The same for recordings that the program does not have: `recorded_as` may say any name.
+    ///
+    /// # Errors
+    /// Every other mistake of every file.
+    pub fn load_for_recordings(folder: Option<&Path>) -> Result<Self, CatalogueError> {
+        Self::load_with(folder, Recordings::Any)
+    }
+
+    fn load_with(folder: Option<&Path>, recordings: Recordings<'_>) -> Result<Self, CatalogueError> {
         let families = match folder {
-            Some(folder) => Family::load_dir(folder)?,
+            Some(folder) => Family::load_dir(folder, recordings)?,
+            // A test keeps the names in these.
             None => Family::embedded()?,
         };
         Ok(Self { families })
@@ -93,15 +109,17 @@ impl Catalogue {
         &self.families
     }
 
-    /// The family of a name.
+    /// The family of a name, in capitals or not.
     ///
     /// # Errors
     /// When there is none, with the nearest name.
     pub fn family(&self, name: &str) -> Result<&Family, CatalogueError> {
-        self.families.iter().find(|family| family.name == name).ok_or_else(|| CatalogueError::UnknownFamily {
-            name: name.to_owned(),
-            nearest: nearest(name, self.families.iter().map(|family| family.name.as_str())),
-            known: joined(self.families.iter().map(|family| family.name.as_str())),
+        self.families.iter().find(|family| family.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+            CatalogueError::UnknownFamily {
+                name: name.to_owned(),
+                nearest: nearest(name, self.families.iter().map(|family| family.name.as_str())),
+                known: joined(self.families.iter().map(|family| family.name.as_str())),
+            }
         })
     }
 }
@@ -158,7 +176,16 @@ mod tests {
         let catalogue = Catalogue::load(None).unwrap();
         let error = catalogue.family("sdxxl").unwrap_err().to_string();
         assert!(error.contains("did you mean `sdxl`?"), "{error}");
+        let error = catalogue.family("SDXXL").unwrap_err().to_string();
+        assert!(error.contains("`SDXXL` (did you mean `sdxl`?)"), "{error}");
         let error = catalogue.family("quux").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn a_family_is_found_however_its_name_is_written() {
+        let catalogue = Catalogue::load(None).unwrap();
+        assert_eq!(catalogue.family("SDXL").unwrap().name, "sdxl");
+        assert_eq!(catalogue.family("Z-Image").unwrap().name, "z-image");
     }
 }

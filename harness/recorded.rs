@@ -1,14 +1,16 @@
 //! The recordings kept in the repository as reports: which of them shipped data is built from, and what they price on.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use headroom_base::{Case, HardEnvironment, MemoryLayout, Window};
+use headroom_base::{Case, HardEnvironment, MemoryLayout, Operation, Window};
 use headroom_calibration::EstimatorVersions;
+use headroom_family::{Architecture, Family, Model};
 use headroom_reports::import_windows::{H200_TOTAL_BYTES, ImportError, Pricing, report_of};
 use headroom_reports::verdicts::judge;
 use headroom_reports::{Provenance, Report, Trust};
 use headroom_runners::programs;
+use serde::Deserialize;
 
 use crate::catalogue::Catalogue;
 use crate::pricing::estimator_versions;
@@ -18,6 +20,9 @@ const FOLDER: &str = "tests/data/h200";
 
 /// Every line of it is an input of shipped data.
 const USUAL: &str = "windows.jsonl";
+
+/// The same recording, for families to be held against wherever the program runs.
+const COMPILED_IN: (&str, &str) = (USUAL, include_str!("../tests/data/h200/windows.jsonl"));
 
 /// Its lines under switches or tile by tile are inputs; those under none are sizes to try the others' fits on.
 const WITH_OPTIONS: &str = "windows-options.jsonl";
@@ -74,6 +79,35 @@ pub fn shipped_inputs(catalogue: &Catalogue, repository: &Path) -> Result<Report
     Ok(report)
 }
 
+/// Whose windows a line of a recording is.
+#[derive(Deserialize)]
+struct Whose<'a> {
+    family: &'a str,
+    operation: Operation,
+}
+
+/// What `recorded_as` of a family may say: every name in the recording that families are held against, in order.
+pub fn recording_names() -> Vec<&'static str> {
+    let (_, text) = COMPILED_IN;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Whose<'static>>(line).ok());
+    lines.map(|whose| whose.family).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The windows that families are held against, as far as they are of these: a folder need not hold all that are recorded.
+///
+/// # Errors
+/// At the first line that is not a window.
+pub fn windows_of_theirs(catalogue: &Catalogue) -> Result<Report, ImportError> {
+    let (name, text) = COMPILED_IN;
+    let is_of_others = |line: &str| {
+        let whose = serde_json::from_str::<Whose<'_>>(line);
+        whose.is_ok_and(|whose| recorded_model(catalogue, whose.family, whose.operation).is_none())
+    };
+    // The others' lines stay as empty ones, so that an error names the line of the file.
+    let theirs: Vec<&str> = text.lines().map(|line| if is_of_others(line) { "" } else { line }).collect();
+    recorded_windows(catalogue, name, &theirs.join("\n"))
+}
+
 fn unjudged(catalogue: &Catalogue, name: &str, text: &str) -> Result<Report, ImportError> {
     let from = Provenance {
         report_id: RECORDED_REPORT_ID.to_owned(),
@@ -92,14 +126,23 @@ fn total_bytes(device: &str) -> Option<u64> {
     (device == "NVIDIA H200").then_some(H200_TOTAL_BYTES)
 }
 
+/// The model that says it is recorded under that name and runs the operation.
+fn recorded_model<'a>(
+    catalogue: &'a Catalogue,
+    recorded_family: &str,
+    operation: Operation,
+) -> Option<(&'a Family, &'a Model, &'a Architecture)> {
+    let models = catalogue.families().iter().flat_map(|family| family.models.iter().map(move |model| (family, model)));
+    let mut recorded = models.filter(|(_, model)| model.recorded_as.as_deref() == Some(recorded_family));
+    recorded.find_map(|(family, model)| {
+        let architecture = model.architecture().filter(|known| known.runs(operation))?;
+        Some((family, model, architecture))
+    })
+}
+
 /// What a recorded family's case prices on: the model that says it is recorded under that name and runs the operation.
 pub fn pricing(catalogue: &Catalogue, recorded_family: &str, case: &Case) -> Option<Pricing> {
-    let mut models =
-        catalogue.families().iter().flat_map(|family| family.recorded_as(recorded_family).map(move |m| (family, m)));
-    let (family, model, architecture) = models.find_map(|(family, model)| {
-        let architecture = model.architecture().filter(|known| known.runs(case.operation))?;
-        Some((family, model, architecture))
-    })?;
+    let (family, model, architecture) = recorded_model(catalogue, recorded_family, case.operation)?;
     // Recorded models were built in the element type they ran in: no copy of weights is in their windows.
     let terms = programs::analytic_terms(architecture, case, case.dtype);
     Some(Pricing {
@@ -196,6 +239,30 @@ mod tests {
         }
         eprintln!("{} of {measured} inputs left out, {under} of them above their shipped line", windows.len());
         assert_eq!((windows.len(), measured, under), (14, 463, 5));
+    }
+
+    #[test]
+    fn every_shipped_family_names_a_recording_and_every_recording_is_of_a_shipped_family() {
+        let catalogue = Catalogue::load(None).unwrap();
+        let models = catalogue.families().iter().flat_map(|family| &family.models);
+        let named: BTreeSet<&str> = models.filter_map(|model| model.recorded_as.as_deref()).collect();
+        assert_eq!(named.into_iter().collect::<Vec<_>>(), recording_names());
+    }
+
+    #[test]
+    fn a_folder_of_one_recorded_family_has_the_windows_of_that_one_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("families");
+        std::fs::copy(families.join("taesd.yaml"), folder.path().join("taesd.yaml")).unwrap();
+        let models = |catalogue: &Catalogue| {
+            let report = windows_of_theirs(catalogue).unwrap();
+            report.windows.into_iter().map(|record| record.window.model).collect::<Vec<_>>()
+        };
+        let alone = models(&Catalogue::load(Some(folder.path())).unwrap());
+        assert_eq!(alone, vec!["taesd:vae"; 36]);
+        let all = models(&Catalogue::load(None).unwrap());
+        assert_eq!(all.len(), 507);
+        assert_eq!(all.iter().filter(|model| **model == "taesd:vae").count(), 36);
     }
 
     #[test]

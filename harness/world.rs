@@ -9,11 +9,8 @@ use crate::bench::Ground;
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::gpu::Gpus;
 use crate::pricing::estimator_versions;
-use crate::recorded::recorded_windows;
+use crate::recorded::windows_of_theirs;
 use headroom_reports::Report;
-
-/// The windows recorded on a real card that families are held against, wherever the program runs.
-const RECORDED: (&str, &str) = ("windows.jsonl", include_str!("../tests/data/h200/windows.jsonl"));
 
 /// Everything that is the same for all trials of a run.
 #[derive(Debug)]
@@ -50,13 +47,12 @@ impl World {
         Ground { built_ins: BuiltIns::compiled_in(), versions: &self.versions }
     }
 
-    /// The windows recorded on a real card, priced by these families.
+    /// The windows recorded on a real card of these families' models, priced by them.
     ///
     /// # Errors
-    /// When a recorded family is none of these families' models.
+    /// When the recording cannot be read.
     pub fn recorded(&self) -> Result<&Report, &str> {
-        let (name, text) = RECORDED;
-        let read = || recorded_windows(&self.catalogue, name, text).map_err(|error| error.to_string());
+        let read = || windows_of_theirs(&self.catalogue).map_err(|error| error.to_string());
         self.recorded.get_or_init(read).as_ref().map_err(String::as_str)
     }
 

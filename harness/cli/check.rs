@@ -1,34 +1,46 @@
 //! `check` and `schema`: for the author of a family file.
 
 use headroom_base::Bytes;
-use headroom_family::{Family, json_schema};
+use headroom_family::{Family, Recordings, json_schema};
 
 use super::args::CheckArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
 use crate::bench::weights_bytes;
+use crate::recorded::recording_names;
 
 /// Checks a family file, or every one of a folder.
 ///
 /// # Errors
 /// With every mistake of every file.
 pub(super) fn check(args: &CheckArgs, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let families = if args.file.is_dir() { Family::load_dir(&args.file)? } else { vec![Family::load(&args.file)?] };
+    let names = recording_names();
+    let recordings = Recordings::Named(&names);
+    let families = if args.file.is_dir() {
+        Family::load_dir(&args.file, recordings)?
+    } else {
+        vec![Family::load(&args.file, recordings)?]
+    };
     for family in families {
         let weights: u64 = family.models.iter().map(weights_bytes).sum();
         terminal.line(format!(
-            "`{}` is in order: {} models ({} of weights), {} pipeline steps, {} calibration lines, {} devices, {} regressions",
+            "`{}` is in order: {} ({} of weights), {}, {}, {}, {}",
             family.name,
-            family.models.len(),
+            counted(family.models.len(), "model"),
             Bytes(weights),
-            family.pipeline.len(),
-            family.calibration.lines.len(),
-            family.devices.len(),
-            family.regressions.len(),
+            counted(family.pipeline.len(), "pipeline step"),
+            counted(family.calibration.lines.len(), "calibration line"),
+            counted(family.devices.len(), "device"),
+            counted(family.regressions.len(), "regression"),
         ))?;
     }
     Ok(Exit::Success)
+}
+
+/// `1 model`, `2 models`.
+fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Prints the JSON Schema of family files.

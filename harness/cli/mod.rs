@@ -65,11 +65,12 @@ pub fn answer(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Exit {
 }
 
 fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let catalogue = || Catalogue::load(arguments.families.as_deref());
+    let folder = arguments.families.as_deref();
+    let catalogue = || Catalogue::load(folder);
     match &arguments.command {
-        None => run::run(&args::RunArgs::default(), arguments.families.as_deref(), terminal),
-        Some(Command::Run(args)) => run::run(args, arguments.families.as_deref(), terminal),
-        Some(Command::Mutants(args)) => mutants::mutants(args, arguments.families.as_deref(), terminal),
+        None => run::run(&args::RunArgs::default(), folder, terminal),
+        Some(Command::Run(args)) => run::run(args, folder, terminal),
+        Some(Command::Mutants(args)) => mutants::mutants(args, folder, terminal),
         Some(Command::Plan(args)) => plan::plan(args, &catalogue()?, terminal),
         Some(Command::Check(args)) => check::check(args, terminal),
         Some(Command::Estimate(args)) => estimate::estimate(args, &catalogue()?, terminal),
@@ -80,6 +81,6 @@ fn dispatch(arguments: &Arguments, terminal: &mut Terminal<'_>) -> Result<Exit, 
         Some(Command::Merge(args)) => merge::merge(args, terminal),
         Some(Command::Program(args)) => program::program(args, &catalogue()?, terminal),
         Some(Command::Replay(args)) => replay::replay(args, terminal),
-        Some(Command::Ship(args)) => ship::ship(args, &catalogue()?, terminal),
+        Some(Command::Ship(args)) => ship::ship(args, &Catalogue::load_for_recordings(folder)?, terminal),
     }
 }

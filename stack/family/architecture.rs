@@ -31,6 +31,19 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// The words that a family file may use under `kind`.
+    pub const KINDS: [&str; 9] = [
+        "autoencoder_kl",
+        "autoencoder_kl_flux2",
+        "autoencoder_kl_qwen_image",
+        "autoencoder_kl_wan",
+        "autoencoder_tiny",
+        "unet2d_condition",
+        "flux_transformer",
+        "clip_text_encoder",
+        "t5_encoder",
+    ];
+
     /// The word a family file uses under `kind`.
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -52,11 +52,6 @@ impl Family {
             None => self.models.iter().find(|model| model.architecture().is_some_and(|known| known.runs(operation))),
         }
     }
-
-    /// The models that recordings call `recorded_family`.
-    pub fn recorded_as<'a>(&'a self, recorded_family: &'a str) -> impl Iterator<Item = &'a Model> {
-        self.models.iter().filter(move |model| model.recorded_as.as_deref() == Some(recorded_family))
-    }
 }
 
 /// A model of a family.

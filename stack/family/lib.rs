@@ -3,6 +3,7 @@
 pub mod architecture;
 mod check;
 pub mod family;
+mod files;
 mod findings;
 mod limits;
 mod node;
@@ -19,7 +20,7 @@ pub use family::{
     CalibrationLine, CalibrationSpec, Checks, Family, Model, OverReservation, PartlyResident, PipelineStep,
     SimulatedDevice, TilingNeeded, Weights,
 };
-pub use parse::embedded_texts;
+pub use parse::{Recordings, embedded_texts};
 pub use problem::{FamilyError, Problem};
 pub use scenario::{
     Action, Expectation, ExpectedWarning, ExpectedWindow, Resident, Scenario, ScenarioDevice, ScenarioError,

@@ -1,11 +1,12 @@
 //! From a text, a file or a folder to families, with every mistake of every file said at once.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::check;
+use crate::check::{self, Checker};
 use crate::family::Family;
+use crate::files::{NamedFile, Source, family_files, mistakes_of_all, mistakes_of_one};
 use crate::findings::Findings;
 use crate::node::{Node, Value};
 use crate::problem::{FamilyError, Problem};
@@ -14,14 +15,27 @@ use crate::reader::Reader;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
+/// What `recorded_as` may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recordings<'a> {
+    /// Anything: the recording is named elsewhere, or is yet to be made.
+    Any,
+    /// These names.
+    Named(&'a [&'a str]),
+}
+
 impl Family {
     /// Reads a family from a text; `file_name` is what messages call it.
     ///
     /// # Errors
     /// [`FamilyError::Invalid`] with every mistake that was found, in the order of the file.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, FamilyError> {
+        Self::parse_with(text, file_name, Recordings::Any)
+    }
+
+    fn parse_with(text: &str, file_name: &str, recordings: Recordings<'_>) -> Result<Self, FamilyError> {
         let findings = Findings::new(file_name, text);
-        let family = read(text, &findings);
+        let family = read(text, &findings, recordings);
         match family {
             Some(family) if findings.is_empty() => Ok(family),
             _ => Err(FamilyError::Invalid { problems: findings.into_problems() }),
@@ -30,36 +44,42 @@ impl Family {
 
     /// Reads a family from a file. Messages call it as `path` does.
     ///
+    /// That the file is not called by the family's name is a mistake too, and so is another file of its folder whose
+    /// family has that name: the folder could not be used.
+    ///
     /// # Errors
     /// [`FamilyError::Unreadable`], or as [`Family::parse`].
-    pub fn load(path: &Path) -> Result<Self, FamilyError> {
-        let unreadable = |source| FamilyError::Unreadable { path: path.to_owned(), source };
-        let bytes = std::fs::read(path).map_err(unreadable)?;
-        let name = path.display().to_string();
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&text, &name),
-            Err(error) => Err(not_utf8(&name, &error)),
-        }
+    pub fn load(path: &Path, recordings: Recordings<'_>) -> Result<Self, FamilyError> {
+        let own = Source::read(path)?;
+        let siblings = Source::beside(path);
+        let others = siblings.iter().filter_map(Source::named).collect();
+        let misnamed = own.named().map(|own| mistakes_of_one(own, others)).unwrap_or_default();
+        let result = Self::parse_with(&own.text, &own.file, recordings);
+        let mut families = gather([result], misnamed)?;
+        Ok(families.swap_remove(0))
     }
 
     /// Reads every `*.yaml` and `*.yml` of a folder, in the order of their names.
     ///
     /// # Errors
     /// [`FamilyError::NoFamily`] for a folder without one, otherwise the mistakes of all files together.
-    pub fn load_dir(folder: &Path) -> Result<Vec<Self>, FamilyError> {
+    pub fn load_dir(folder: &Path, recordings: Recordings<'_>) -> Result<Vec<Self>, FamilyError> {
         let unreadable = |source| FamilyError::Unreadable { path: folder.to_owned(), source };
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
-            if path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
+        let paths = family_files(folder).map_err(unreadable)?;
         if paths.is_empty() {
             return Err(FamilyError::NoFamily { folder: folder.to_owned() });
         }
-        gather(paths.iter().map(|path| (path.display().to_string(), Self::load(path))))
+        let (mut sources, mut problems) = (Vec::new(), Vec::new());
+        for path in &paths {
+            match Source::read(path) {
+                Ok(source) => sources.push(source),
+                Err(FamilyError::Invalid { problems: found }) => problems.extend(found),
+                Err(other) => return Err(other),
+            }
+        }
+        let named: Vec<NamedFile<'_>> = sources.iter().filter_map(Source::named).collect();
+        problems.extend(mistakes_of_all(&named));
+        gather(sources.iter().map(|source| Self::parse_with(&source.text, &source.file, recordings)), problems)
     }
 
     /// The families that are compiled in: the `families/` folder of the source.
@@ -67,7 +87,8 @@ impl Family {
     /// # Errors
     /// As [`Family::load_dir`]; a test keeps the shipped ones free of mistakes.
     pub fn embedded() -> Result<Vec<Self>, FamilyError> {
-        gather(EMBEDDED.iter().map(|(name, text)| ((*name).to_owned(), Self::parse(text, name))))
+        let named: Vec<NamedFile<'_>> = EMBEDDED.iter().filter_map(|(file, text)| NamedFile::of(file, text)).collect();
+        gather(EMBEDDED.iter().map(|(file, text)| Self::parse(text, file)), mistakes_of_all(&named))
     }
 }
 
@@ -76,31 +97,27 @@ pub fn embedded_texts() -> &'static [(&'static str, &'static str)] {
     EMBEDDED
 }
 
-/// All families, or all mistakes; a name that two files use is one.
-fn gather(results: impl Iterator<Item = (String, Result<Family, FamilyError>)>) -> Result<Vec<Family>, FamilyError> {
-    let mut families: Vec<(String, Family)> = Vec::new();
-    let mut problems = Vec::new();
-    for (file, result) in results {
+/// All families, or all mistakes, in the order of the files.
+fn gather(
+    results: impl IntoIterator<Item = Result<Family, FamilyError>>,
+    mut problems: Vec<Problem>,
+) -> Result<Vec<Family>, FamilyError> {
+    let mut families = Vec::new();
+    for result in results {
         match result {
-            Ok(family) => {
-                if let Some((other, _)) = families.iter().find(|(_, earlier)| earlier.name == family.name) {
-                    let message = format!("`{}` is the name of the family in {other} too", family.name);
-                    problems.push(Problem::new(&file, "", crate::node::Place::START, "name".to_owned(), message, None));
-                }
-                families.push((file, family));
-            }
+            Ok(family) => families.push(family),
             Err(FamilyError::Invalid { problems: found }) => problems.extend(found),
             Err(other) => return Err(other),
         }
     }
     if problems.is_empty() {
-        Ok(families.into_iter().map(|(_, family)| family).collect())
-    } else {
-        Err(FamilyError::Invalid { problems })
+        return Ok(families);
     }
+    problems.sort_by(|one, other| (&one.file, one.line, one.column).cmp(&(&other.file, other.line, other.column)));
+    Err(FamilyError::Invalid { problems })
 }
 
-fn read(text: &str, findings: &Findings<'_>) -> Option<Family> {
+fn read(text: &str, findings: &Findings<'_>, recordings: Recordings<'_>) -> Option<Family> {
     let root = match Node::parse(text) {
         Ok(root) => root,
         Err(unreadable) => {
@@ -120,7 +137,7 @@ fn read(text: &str, findings: &Findings<'_>) -> Option<Family> {
         return None;
     }
     let raw = RawFamily::deserialize(Reader::new(&root, findings)).ok()?;
-    Some(check::family(raw, &root, findings))
+    Some(check::family(raw, Checker { root: &root, findings, recordings }))
 }
 
 /// What people most often did where the text is no YAML.
@@ -142,14 +159,4 @@ fn help_for(text: &str, line: usize) -> Option<String> {
         }
     }
     open.last().map(|(bracket, line)| format!("the `{bracket}` on line {line} is not closed"))
-}
-
-fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> FamilyError {
-    let valid = error.utf8_error().valid_up_to();
-    let text = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
-    let line = text.lines().count().max(1);
-    let column = text.lines().last().map_or(0, |line| line.chars().count()) + 1;
-    let place = crate::node::Place { line, column, length: 1 };
-    let message = format!("byte {valid} is not UTF-8: a family file is a plain text");
-    FamilyError::Invalid { problems: vec![Problem::new(file, &text, place, String::new(), message, None)] }
 }

@@ -151,8 +151,8 @@ fn on_a_gpu(world: &World, name: &str, families: &[String]) -> Result<(Vec<usize
     }
     let mut found = Vec::new();
     for family in families {
-        world.catalogue.family(family)?;
-        found.extend(world.catalogue.families().iter().position(|known| known.name == *family));
+        let family = world.catalogue.family(family)?;
+        found.extend(world.catalogue.families().iter().position(|known| known.name == family.name));
     }
     Ok((found, turn_on(&world.gpus, name, "the mutation checks")?))
 }

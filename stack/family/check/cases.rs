@@ -6,7 +6,7 @@ use headroom_base::plan::LEAST_SIZES;
 use headroom_base::{Case, DType, Extent, Operation, Tiling};
 
 use crate::architecture::Architecture;
-use crate::check::{Checker, present};
+use crate::check::{Checker, Declared, present};
 use crate::family::{CalibrationLine, Model, PipelineStep};
 use crate::findings::{Step, at};
 use crate::limits::MOST;
@@ -17,7 +17,7 @@ use crate::words::Size;
 /// Checks cases against the models of a family.
 pub(crate) struct CaseChecker<'a> {
     checker: Checker<'a>,
-    keys: Vec<&'a str>,
+    keys: Declared<'a>,
     models: &'a [Model],
 }
 
@@ -80,17 +80,26 @@ impl<'a> CaseChecker<'a> {
                     at!["calibration", index, "operations", position].to_vec(),
                 ];
                 let Some(model) = self.runs(&paths, &raw.model, operation) else { continue };
-                if model.architecture().is_none() && model.recorded_as.is_none() {
-                    let message = format!(
-                        "`{}` has neither an architecture nor a recording (`recorded_as`): nothing could be measured without the real model",
-                        raw.model
-                    );
-                    self.checker.wrong(at!["calibration", index, "model"], message, None);
-                }
+                self.can_be_measured(index, model);
                 lines.extend(self.lines(index, &raw, model, operation, &mut seen));
             }
         }
         lines
+    }
+
+    /// A recording is no way out: what it priced on would follow from the architecture as well.
+    fn can_be_measured(&self, index: usize, model: &Model) {
+        if model.architecture().is_some() {
+            return;
+        }
+        let another = self.models.iter().find(|other| other.architecture().is_some());
+        let instead = match another {
+            Some(_) => "take it out of `calibration`, or give it an `architecture`",
+            None => "give it an `architecture`, or calibrate another model that has one, such as the VAE",
+        };
+        let message =
+            format!("the size alone is known of `{}`, so nothing can be measured without the real model", model.key);
+        self.checker.wrong(at!["calibration", index, "model"], message, Some(instead.to_owned()));
     }
 
     fn lists_are_filled(&self, index: usize, raw: &RawCalibration) {

@@ -76,7 +76,8 @@ pub(super) fn checks(
             checker.wrong(at!["checks", field], "more than 100 percent", None);
         }
     }
-    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let names = devices.iter().map(|device| device.name.as_str()).collect();
+    let names = checker.declared_as("devices", names);
     let keys = checker.declared("models", "key");
     let named = |path: [Step<'_>; 3], listed: &[String]| {
         for (position, name) in listed.iter().enumerate() {

@@ -8,17 +8,31 @@ mod scenario;
 use crate::family::{CalibrationSpec, Family};
 use crate::findings::{Findings, Step, at};
 use crate::node::{Node, Value};
+use crate::parse::Recordings;
 use crate::problem::{nearest, suggestion};
-use crate::raw::{RawFamily, Section};
+use crate::raw::{RawFamily, RawModel, Section};
 use crate::reader::Tried;
 
 use cases::CaseChecker;
+
+/// The names that a section declares.
+pub(crate) struct Declared<'a> {
+    pub(crate) names: Vec<&'a str>,
+    /// Whether all of the section could be read. Otherwise a name that is not here may be in the rest of it, and that
+    /// it is not known is no mistake of its own.
+    pub(crate) is_whole: bool,
+}
+
+/// The way out where a family has only models of which the size alone is known.
+const NOTHING_TO_CALIBRATE: &str = "no model has an `architecture`, and only such a model can be calibrated: describe one of them, or \
+     add another that has one, such as the VAE";
 
 /// What is looked up while a file is checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Checker<'a> {
     pub(crate) root: &'a Node,
     pub(crate) findings: &'a Findings<'a>,
+    pub(crate) recordings: Recordings<'a>,
 }
 
 impl<'a> Checker<'a> {
@@ -28,8 +42,12 @@ impl<'a> Checker<'a> {
 
     /// Whether a key of the file, noted as unknown, was probably meant to be this section.
     fn is_misspelt(&self, section: &str) -> bool {
-        let Value::Map(entries) = &self.root.value else { return false };
-        entries.iter().any(|(key, _)| key.name != section && nearest(&key.name, [section]).is_some())
+        is_misspelt_in(self.root, section)
+    }
+
+    /// The same for a field of an item of a section.
+    fn is_misspelt_in_item(&self, section: &str, index: usize, field: &str) -> bool {
+        self.items(section).and_then(|items| items.get(index)).is_some_and(|item| is_misspelt_in(item, field))
     }
 
     /// The line that a way ends on.
@@ -38,20 +56,45 @@ impl<'a> Checker<'a> {
     }
 
     /// The texts under `field` in every item of a section, those of items with mistakes too: what may be named.
-    pub(crate) fn declared(&self, section: &str, field: &str) -> Vec<&'a str> {
-        let Some((_, Node { value: Value::List(items), .. })) = self.root.entry(section) else { return Vec::new() };
+    pub(crate) fn declared(&self, section: &str, field: &str) -> Declared<'a> {
+        let Some(items) = self.items(section) else { return self.nothing_declared(section) };
         let texts = items.iter().filter_map(|item| match item.entry(field) {
             Some((_, Node { value: Value::Text(text), .. })) => Some(text.as_str()),
             _ => None,
         });
-        texts.collect()
+        let names: Vec<&str> = texts.collect();
+        let is_whole = names.len() == items.len();
+        Declared { names, is_whole }
+    }
+
+    /// The names of the items of a section that could be read, where the names do not stand in the file as they are.
+    pub(crate) fn declared_as<'n>(&self, section: &str, names: Vec<&'n str>) -> Declared<'n> {
+        let is_whole = match self.items(section) {
+            Some(items) => names.len() == items.len(),
+            None => self.nothing_declared(section).is_whole,
+        };
+        Declared { names, is_whole }
+    }
+
+    fn items(&self, section: &str) -> Option<&'a [Node]> {
+        match self.root.entry(section) {
+            Some((_, Node { value: Value::List(items), .. })) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// What is declared by a section that is no list: nothing if it is not there, and nobody knows what otherwise.
+    fn nothing_declared(&self, section: &str) -> Declared<'a> {
+        let is_whole = self.root.entry(section).is_none() && !self.is_misspelt(section);
+        Declared { names: Vec::new(), is_whole }
     }
 
     /// Notes a name that nothing has.
-    pub(crate) fn known(&self, path: &[Step<'_>], kind: &str, name: &str, known: &[&str]) -> bool {
-        let is_known = known.contains(&name);
-        if !is_known {
-            self.wrong(path, format!("there is no {kind} `{name}` in this family"), suggestion(name, known));
+    pub(crate) fn known(&self, path: &[Step<'_>], kind: &str, name: &str, declared: &Declared<'_>) -> bool {
+        let is_known = declared.names.contains(&name);
+        if !is_known && declared.is_whole {
+            let message = format!("there is no {kind} `{name}` in this family");
+            self.wrong(path, message, suggestion(name, &declared.names));
         }
         is_known
     }
@@ -64,9 +107,13 @@ impl<'a> Checker<'a> {
     }
 }
 
+fn is_misspelt_in(node: &Node, field: &str) -> bool {
+    let Value::Map(entries) = &node.value else { return false };
+    node.entry(field).is_none() && entries.iter().any(|(key, _)| nearest(&key.name, [field]).is_some())
+}
+
 /// Checks everything; the result is a family if nothing was noted.
-pub(crate) fn family(raw: RawFamily, root: &Node, findings: &Findings<'_>) -> Family {
-    let checker = Checker { root, findings };
+pub(crate) fn family(raw: RawFamily, checker: Checker<'_>) -> Family {
     if !is_name(&raw.name) {
         let help = Some("write lower case letters, digits and dashes".to_owned());
         checker.wrong(at!["name"], format!("`{}` is no name of a family", raw.name), help);
@@ -84,8 +131,9 @@ pub(crate) fn family(raw: RawFamily, root: &Node, findings: &Findings<'_>) -> Fa
     let regressions = present(raw.regressions)
         .filter_map(|(index, raw)| scenario::scenario(&checker, index, raw))
         .collect::<Vec<_>>();
-    for (index, name) in checker.declared("regressions", "name").iter().enumerate() {
-        let earlier = checker.declared("regressions", "name").into_iter().take(index);
+    let scenarios = checker.declared("regressions", "name").names;
+    for (index, name) in scenarios.iter().enumerate() {
+        let earlier = scenarios.iter().copied().take(index);
         checker.unique(at!["regressions", index, "name"], "scenario", name, earlier);
     }
     let (name, description) = (raw.name, raw.description);
@@ -99,7 +147,7 @@ pub(crate) fn present<T>(section: Section<T>) -> impl Iterator<Item = (usize, T)
 }
 
 /// Whether a name can stand in a trial's name, in a file name and on a command line.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     !name.is_empty() && name.bytes().all(|byte| plain(byte) || byte == b'-') && name.bytes().next().is_some_and(plain)
 }
@@ -124,7 +172,13 @@ fn not_empty(checker: &Checker<'_>, raw: &RawFamily) {
         }
         return;
     }
+    let read = |model: &RawModel| model.architecture.is_none() && model.weights.is_some();
+    let models = raw.models.0.iter().flatten();
+    let sizes_alone =
+        models.clone().count() > 0 && models.map(|Tried(model)| model).all(|model| model.as_ref().is_some_and(read));
     for section in needed.into_iter().filter(|section| is_empty(section) && !checker.is_misspelt(section)) {
-        checker.wrong(at![section], format!("`{section}` is missing: a family with models needs it"), None);
+        let cannot_be_filled = section == "calibration" && sizes_alone;
+        let help = cannot_be_filled.then(|| NOTHING_TO_CALIBRATE.to_owned());
+        checker.wrong(at![section], format!("`{section}` is missing: a family with models needs it"), help);
     }
 }

@@ -6,6 +6,8 @@ use crate::family::{Model, Weights};
 use crate::findings::{Step, at};
 use crate::limits::MOST;
 use crate::node::{Node, Value};
+use crate::parse::Recordings;
+use crate::problem::nearest;
 use crate::raw::{RawModel, Section};
 
 /// A key of a model: `model` or `model:submodel`.
@@ -18,7 +20,7 @@ pub(crate) fn is_key(key: &str) -> bool {
 }
 
 pub(super) fn models(checker: &Checker<'_>, raw: Section<RawModel>) -> Vec<Model> {
-    let keys = checker.declared("models", "key");
+    let keys = checker.declared("models", "key").names;
     let mut models = Vec::new();
     for (index, raw) in present(raw) {
         let path = |field| at_model(index, field);
@@ -37,6 +39,9 @@ pub(super) fn models(checker: &Checker<'_>, raw: Section<RawModel>) -> Vec<Model
                 None,
             );
         }
+        if let Some(name) = &raw.recorded_as {
+            recorded(checker, &path("recorded_as"), name, &raw);
+        }
         let Some(weights) = weights(checker, index, &raw) else { continue };
         models.push(Model {
             weights,
@@ -54,6 +59,21 @@ pub(super) fn models(checker: &Checker<'_>, raw: Section<RawModel>) -> Vec<Model
 
 fn at_model<'f>(index: usize, field: &'f str) -> [Step<'f>; 3] {
     [Step::Key("models"), Step::Index(index), Step::Key(field)]
+}
+
+/// A name that no recording has, or a recording that nothing could be made of, would go unnoticed: there is no check then.
+fn recorded(checker: &Checker<'_>, path: &[Step<'_>], name: &str, raw: &RawModel) {
+    if let Recordings::Named(known) = checker.recordings
+        && !known.contains(&name)
+    {
+        let near = nearest(name, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
+        let help = near.unwrap_or_else(|| "leave it out where the model is in no recording".to_owned());
+        checker.wrong(path, format!("no recording is named `{name}`; there are {}", known.join(", ")), Some(help));
+    } else if raw.architecture.is_none() && raw.weights.is_some() {
+        let message =
+            format!("what `{}` was recorded to need is held against its architecture, and it has none", raw.key);
+        checker.wrong(path, message, Some("leave it out, or give the model an `architecture`".to_owned()));
+    }
 }
 
 fn weights(checker: &Checker<'_>, index: usize, raw: &RawModel) -> Option<Weights> {

@@ -17,8 +17,9 @@ const ACTIONS: &str = "allocate, free, empty_cache, run, lock, unlock, drop, set
 
 /// Checks the scenario with a number.
 pub(crate) fn scenario(checker: &Checker<'_>, index: usize, raw: RawScenario) -> Option<Scenario> {
+    let models_are_whole = !checker.is_misspelt_in_item("regressions", index, "models");
     let mut script =
-        Script { checker, index, models: Vec::new(), live: BTreeSet::new(), models_are_whole: true, is_whole: true };
+        Script { checker, index, models: Vec::new(), live: BTreeSet::new(), models_are_whole, is_whole: true };
     if raw.name.is_empty() || raw.name.contains("::") || raw.name.contains(char::is_whitespace) {
         let help = Some("write words joined by underscores".to_owned());
         checker.wrong(at!["regressions", index, "name"], format!("`{}` is no name of a trial", raw.name), help);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use headroom_family::{Family, FamilyError, embedded_texts};
+use headroom_family::{Family, FamilyError, Problem, Recordings, embedded_texts};
 use proptest::prelude::*;
 
 const TINY: &str = "\
@@ -48,7 +48,7 @@ fn every_operation_and_type_of_an_entry_is_a_line_of_its_own() {
 #[test]
 fn a_file_that_is_not_there_is_an_error_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Family::load(&folder.path().join("gone.yaml")).unwrap_err();
+    let error = Family::load(&folder.path().join("gone.yaml"), Recordings::Any).unwrap_err();
     assert!(matches!(&error, FamilyError::Unreadable { path, .. } if path.ends_with("gone.yaml")), "{error}");
 }
 
@@ -56,10 +56,13 @@ fn a_file_that_is_not_there_is_an_error_with_its_path() {
 fn a_folder_without_a_family_says_what_belongs_there() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("notes.txt"), "not a family").unwrap();
-    let error = Family::load_dir(folder.path()).unwrap_err();
+    let error = Family::load_dir(folder.path(), Recordings::Any).unwrap_err();
     assert!(matches!(error, FamilyError::NoFamily { .. }), "{error}");
     assert!(error.to_string().contains("FAMILY.yaml"), "{error}");
-    assert!(matches!(Family::load_dir(&folder.path().join("gone")), Err(FamilyError::Unreadable { .. })));
+    assert!(matches!(
+        Family::load_dir(&folder.path().join("gone"), Recordings::Any),
+        Err(FamilyError::Unreadable { .. })
+    ));
 }
 
 #[test]
@@ -67,19 +70,11 @@ fn the_mistakes_of_all_files_of_a_folder_come_together() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), TINY.replace("dtype: fp16", "dtyp: fp16")).unwrap();
     fs::write(folder.path().join("b.yaml"), TINY.replace("8GiB", "8GiBB")).unwrap();
-    fs::write(folder.path().join("c.yaml"), TINY).unwrap();
-    let error = Family::load_dir(folder.path()).unwrap_err();
-    let files: Vec<_> = error.problems().iter().map(|problem| problem.file.rsplit('/').next().unwrap()).collect();
-    assert_eq!(files, ["a.yaml", "b.yaml"]);
-}
-
-#[test]
-fn two_files_cannot_hold_one_family() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.yaml"), TINY).unwrap();
-    fs::write(folder.path().join("b.yaml"), TINY).unwrap();
-    let error = Family::load_dir(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("`tiny` is the name of the family in") && error.contains("a.yaml too"), "{error}");
+    fs::write(folder.path().join("tiny.yaml"), TINY).unwrap();
+    let error = Family::load_dir(folder.path(), Recordings::Any).unwrap_err();
+    let told = |problem: &Problem| format!("{} {}", problem.file.rsplit('/').next().unwrap(), problem.field);
+    let told: Vec<_> = error.problems().iter().map(told).collect();
+    assert_eq!(told, ["a.yaml name", "a.yaml models[0].dtyp", "b.yaml name", "b.yaml devices[0].memory"]);
 }
 
 #[test]
@@ -87,7 +82,7 @@ fn bytes_that_are_no_text_are_told_by_their_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.yaml");
     fs::write(&path, b"name: tiny\ndescription: \xff\n").unwrap();
-    let error = Family::load(&path).unwrap_err();
+    let error = Family::load(&path, Recordings::Any).unwrap_err();
     assert!(error.to_string().contains("a.yaml:2:14: byte 24 is not UTF-8"), "{error}");
 }
 
