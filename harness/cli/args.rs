@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use headroom_base::{AllocatorKind, Bytes, DType, Operation};
+use headroom_family::Architecture;
 
 use super::case::{parse_memory, parse_size};
 use super::exit::EXIT_CODES_HELP;
@@ -34,7 +35,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  headroom plan --family sdxl --device 12GiB --json")]
     Plan(PlanArgs),
     /// Check a family file and list every mistake with line, column and suggestion.
-    #[command(after_help = "Example:\n  headroom check families/sdxl.yaml")]
+    #[command(after_help = check_help())]
     Check(CheckArgs),
     /// Calibrate a family on a device and show the fit beside the built-in line.
     #[command(after_help = "Example:\n  headroom calibrate --family sdxl --device 24GiB --store measurements")]
@@ -83,6 +84,13 @@ Examples:
   headroom replay message.txt            # the pasted text of an out-of-memory error
   python generate.py 2>&1 | headroom replay -
   headroom replay tests/data/h200/scenario-native.jsonl.gz --json";
+
+fn check_help() -> String {
+    let kinds = Architecture::KINDS.join(", ");
+    format!(
+        "Kinds of architecture: {kinds}.\nTheir numbers, and every other field: headroom schema\n\nExample:\n  headroom check families/sdxl.yaml"
+    )
+}
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]

@@ -98,7 +98,8 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
     for name in &args.family {
         world.catalogue.family(name)?;
     }
-    let wanted = |family: &str| args.family.is_empty() || args.family.iter().any(|name| name == family);
+    let wanted =
+        |family: &str| args.family.is_empty() || args.family.iter().any(|name| name.eq_ignore_ascii_case(family));
     let every = trials(world);
     if let (Some(name), Some(reason)) = (args.device.iter().find(|name| is_gpu(name)), world.gpus.none_because()) {
         return Err(CliError::Unavailable(format!("`--device {name}`: no GPU to run on: {reason}")));
@@ -107,7 +108,10 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
         let known = |trial: &Trial| wanted(&trial.family().name) && is_on(trial, name);
         let first = world.catalogue.families().iter().find(|family| wanted(&family.name));
         if let (false, Some(family)) = (every.iter().any(known), first) {
-            device_of(family, name)?;
+            device_of(family, name).map_err(|unknown| match name.parse::<Bytes>() {
+                Ok(_) => CliError::Unavailable(no_size(name, world, wanted)),
+                Err(_) => unknown.into(),
+            })?;
         }
     }
     let here = |trial: &Trial| args.device.is_empty() || args.device.iter().any(|name| is_on(trial, name));
@@ -118,6 +122,22 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
         return Err(CliError::Value(format!("shard {shard} of what was chosen holds no trial")));
     }
     Ok(chosen)
+}
+
+/// What is said to a size that no chosen family lists: checks know what must hold on the listed devices alone.
+fn no_size(name: &str, world: &World, wanted: impl Fn(&str) -> bool) -> String {
+    let chosen = world.catalogue.families().iter().filter(|family| wanted(&family.name));
+    let mut listed: Vec<&str> = Vec::new();
+    for device in chosen.flat_map(|family| &family.devices) {
+        if !listed.contains(&device.name.as_str()) {
+            listed.push(&device.name);
+        }
+    }
+    format!(
+        "`--device {name}`: `run` takes the devices that the families' own files list, here {}; \
+         `plan` and `calibrate` take a card of any size as --device, and `advise` as --memory",
+        listed.join(", ")
+    )
 }
 
 fn arguments_of(args: &RunArgs) -> Vec<String> {

@@ -1,0 +1,140 @@
+//! What somebody meets who adds a family by one file: the file is checked as the commands that use it check it.
+
+mod binary;
+
+use std::path::Path;
+
+use binary::{Ran, command, headroom, root, text};
+use serde_json::Value;
+
+/// A file or a value is wrong.
+const BAD_INPUT: i32 = 3;
+/// No such device.
+const UNAVAILABLE: i32 = 5;
+
+/// Copies the shipped TAESD into a folder, with `from` as `to`.
+fn copy(folder: &Path, file: &str, from: &str, to: &str) -> String {
+    let right = std::fs::read_to_string(root().join("families/taesd.yaml")).unwrap();
+    assert_eq!(right.matches(from).count(), 1, "{from}");
+    let path = folder.join(file);
+    std::fs::write(&path, right.replace(from, to)).unwrap();
+    text(&path).to_owned()
+}
+
+#[track_caller]
+fn refused(ran: &Ran, code: i32, says: &[&str]) {
+    assert_eq!(ran.code, code, "{}{}", ran.stdout, ran.stderr);
+    for words in says {
+        assert!(ran.stderr.contains(words), "`{words}` is not in: {}", ran.stderr);
+    }
+    assert!(ran.stdout.is_empty(), "{}", ran.stdout);
+}
+
+#[test]
+fn a_copy_whose_name_was_not_changed_is_refused_by_the_check_as_by_the_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let original = copy(folder.path(), "taesd.yaml", "name: taesd", "name: taesd");
+    let copied = copy(folder.path(), "mytiny.yaml", "name: taesd", "name: taesd");
+    let says = [
+        &format!("{copied}:2:7: name: `taesd` is the name of the family in {original} too"),
+        "    2 | name: taesd",
+        "write `name: mytiny`",
+    ];
+    let families = ["--families", text(folder.path())];
+    refused(&headroom(&["check", &copied]), BAD_INPUT, &says);
+    refused(&headroom(&["check", text(folder.path())]), BAD_INPUT, &says);
+    refused(&headroom(&[&["run", "--output", "target/never"], &families[..]].concat()), BAD_INPUT, &says);
+    assert!(!root().join("target/never").exists());
+
+    // A bare file name has a folder too.
+    let here = command(&["check", "mytiny.yaml"]).current_dir(folder.path()).output().unwrap();
+    let told = String::from_utf8(here.stderr).unwrap();
+    assert!(told.starts_with("mytiny.yaml:2:7: name:") && told.contains("in taesd.yaml too"), "{told}");
+
+    copy(folder.path(), "mytiny.yaml", "name: taesd", "name: mytiny");
+    assert_eq!(headroom(&["check", &copied]).code, 0);
+    assert_eq!(headroom(&[&["devices"], &families[..]].concat()).code, 0);
+}
+
+#[test]
+fn a_recording_that_nobody_made_is_refused_wherever_it_would_be_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = copy(folder.path(), "taesd.yaml", "recorded_as: taesd", "recorded_as: teasd");
+    let says = [":11:18: models[0].recorded_as: no recording is named `teasd`", "flux", "sdxl-clip-g", "mean `taesd`?"];
+    let families = ["--families", text(folder.path())];
+    refused(&headroom(&["check", &file]), BAD_INPUT, &says);
+    for command in [&["run", "--output", "target/never"][..], &["plan", "--family", "taesd", "--device", "8GiB"]] {
+        refused(&headroom(&[command, &families[..]].concat()), BAD_INPUT, &says);
+    }
+}
+
+#[test]
+fn a_recording_of_ones_own_ships_under_its_own_name() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path(), "taesd.yaml", "recorded_as: taesd", "recorded_as: tiny9");
+    let kept = std::fs::read_to_string(root().join("tests/data/h200/windows.jsonl")).unwrap();
+    let own: Vec<&str> = kept.lines().filter(|line| line.contains("\"family\": \"taesd\"")).collect();
+    let recording = folder.path().join("own.jsonl");
+    let check = |name: &str| {
+        std::fs::write(&recording, own.join("\n").replace("\"taesd\"", &format!("\"{name}\""))).unwrap();
+        headroom(&["ship", text(&recording), "--check", "--json", "--families", text(folder.path())])
+    };
+    // Its two sizes make no line, and that is said of each: they were read as this family's.
+    let answer = check("tiny9").json_of_any();
+    assert!(!binary::list(&answer, "not_shipped").is_empty(), "{answer}");
+    refused(&check("tiny8"), BAD_INPUT, &["own.jsonl, line 1", "tiny8"]);
+}
+
+#[test]
+fn a_folder_of_one_recorded_family_is_held_against_its_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path(), "taesd.yaml", "name: taesd", "name: taesd");
+    let output = folder.path().join("run");
+    let families = ["--families", text(folder.path()), "--output", text(&output)];
+    let ran = headroom(&[&["run", "--device", "h200", "--json"], &families[..]].concat());
+    let report: Value = ran.json();
+    let checks: Vec<_> = binary::list(&report, "trials").iter().map(|trial| trial["check"].as_str().unwrap()).collect();
+    assert_eq!(checks, ["recorded"]);
+}
+
+#[test]
+fn the_kinds_of_architecture_stand_in_the_help_of_the_check() {
+    let help = headroom(&["check", "--help"]);
+    for kind in ["autoencoder_kl,", "autoencoder_tiny,", "t5_encoder.", "headroom schema"] {
+        assert!(help.stdout.contains(kind), "{kind}: {}", help.stdout);
+    }
+}
+
+#[test]
+fn what_a_file_holds_is_counted_in_words() {
+    let told = headroom(&["check", "families/taesd.yaml"]).stdout;
+    assert!(told.starts_with("`taesd` is in order: 1 model (") && told.contains("), 1 pipeline step, "), "{told}");
+    assert!(told.ends_with(" 2 calibration lines, 7 devices, 0 regressions\n"), "{told}");
+}
+
+#[test]
+fn a_size_that_no_family_lists_is_answered_by_run_with_those_that_are_and_who_takes_any() {
+    let ran = headroom(&["run", "--family", "taesd", "--device", "10GiB", "--output", "target/never"]);
+    let says =
+        ["--device 10GiB", "families' own files list", "8gib, 12gib, 16gib", "`plan` and `calibrate`", "`advise`"];
+    refused(&ran, UNAVAILABLE, &says);
+    let ran = headroom(&["run", "--family", "taesd", "--device", "tiny", "--output", "target/never"]);
+    refused(&ran, UNAVAILABLE, &["has no device `tiny`", "8gib"]);
+}
+
+#[test]
+fn a_family_in_capitals_is_found_and_an_element_type_of_another_program_is_answered_with_its_name_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = ["run", "--family", "TAESD", "--device", "h200", "--output", text(folder.path())];
+    assert_eq!(headroom(&run).code, 0);
+    let estimate = |dtype| {
+        let case = ["estimate", "--family", "SDXL", "--operation", "vae_decode", "--size", "512x512"];
+        headroom(&[&case[..], &["--allocator", "native", "--dtype", dtype]].concat())
+    };
+    assert_eq!(estimate("fp16").code, 0);
+    for (dtype, here) in [("float16", "fp16"), ("half", "fp16"), ("bfloat16", "bf16"), ("float", "fp32")] {
+        let ran = estimate(dtype);
+        assert_eq!(ran.code, 2, "{dtype}");
+        assert!(ran.stderr.contains(&format!("did you mean `{here}`?")), "{}", ran.stderr);
+    }
+}
