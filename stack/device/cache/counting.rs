@@ -33,6 +33,8 @@ impl Cache {
         scope: Option<&Scope>,
     ) -> Result<LockedModel, CacheError> {
         let thread = thread_number();
+        // Before it waits for anybody, so that whoever cancels meanwhile means this lock too.
+        let cancels = self.cancels();
         let mut state = self.state();
         let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
         let entry = state.entry_mut(slot);
@@ -46,7 +48,7 @@ impl Cache {
             wrong: 0,
         );
         let asked_bytes = working_bytes.map(|bytes| bytes.saturating_add(allowance_bytes));
-        let request = Request { asked_bytes, measured: measured.is_some(), thread };
+        let request = Request { asked_bytes, measured: measured.is_some(), thread, cancels };
         let mut locking = Locking::new(self, state, slot, key, request);
         let outcome = if compute == ComputeOn::Host { locking.on_host() } else { locking.run() };
         let report = self.finish_lock(locking, outcome)?;

@@ -85,6 +85,12 @@ pub enum CacheError {
         #[source]
         source: DriverError,
     },
+    /// Somebody called [`Cache::cancel_loads`](super::Cache::cancel_loads) before the model was loaded.
+    #[error("loading model `{key}` was cancelled; lock it again if it is wanted after all")]
+    Cancelled {
+        /// The model.
+        key: ModelKey,
+    },
     /// A hook failed at a point of the cache.
     #[error("model `{key}`: a hook failed: {source}")]
     Hook {

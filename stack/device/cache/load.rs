@@ -9,7 +9,7 @@ use super::footprint::Footprint;
 use super::lock::{Locking, TOLERANCE_BYTES};
 use super::{Cache, CacheError};
 use crate::allocator::AllocationError;
-use crate::device::{DeviceMemory, UploadPart};
+use crate::device::{DeviceMemory, UploadPart, Uploaded};
 use crate::driver::DriverError;
 use crate::probe::{HookError, HookPoint};
 use crate::weights::WeightsError;
@@ -20,6 +20,7 @@ enum LoadError {
     Upload(DriverError),
     Weights(WeightsError),
     Hook(HookError),
+    Cancelled,
 }
 
 impl Locking<'_> {
@@ -32,12 +33,14 @@ impl Locking<'_> {
         }
         let (cache, waited) = (self.cache, self.waited);
         let budget = self.settle(budget)?;
-        let figures = self.figures;
+        let (figures, cancels) = (self.figures, self.request.cancels);
         let entry = self.state().entry_mut(own);
         let chosen =
             if fits_whole(entry, &budget, &figures) { missing(entry) } else { choose(entry, &budget, figures.reclaim) };
+        let is_cancelled = || cache.cancels() != cancels;
         let outcome = match cache.device().hook(HookPoint::Loading) {
-            Ok(()) => cache.device().change(|memory| load_pieces(cache, entry, &chosen, memory)),
+            Ok(()) if is_cancelled() => Err(LoadError::Cancelled),
+            Ok(()) => cache.device().change(|memory| load_pieces(cache, entry, &chosen, memory, &is_cancelled)),
             Err(error) => Err(LoadError::Hook(error)),
         };
         let key = entry.key.clone();
@@ -57,6 +60,7 @@ impl Locking<'_> {
                     LoadError::Upload(source) => CacheError::Driver { key, source },
                     LoadError::Weights(source) => CacheError::Weights(source),
                     LoadError::Hook(source) => CacheError::Hook { key, source },
+                    LoadError::Cancelled => CacheError::Cancelled { key },
                 })
             }
         }
@@ -139,6 +143,7 @@ fn load_pieces(
     entry: &mut Entry,
     chosen: &[usize],
     memory: &mut dyn DeviceMemory,
+    is_cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<u64, LoadError> {
     let mut loaded = Vec::with_capacity(chosen.len());
     let mut bytes = 0;
@@ -155,7 +160,10 @@ fn load_pieces(
             return Ok(());
         }
         entry.host.check().map_err(LoadError::Weights)?;
-        memory.upload(&parts).map_err(LoadError::Upload)
+        match memory.upload_unless(&parts, is_cancelled).map_err(LoadError::Upload)? {
+            Uploaded::Whole => Ok(()),
+            Uploaded::Cancelled => Err(LoadError::Cancelled),
+        }
     })();
     match outcome {
         Ok(()) => Ok(bytes),

@@ -45,6 +45,8 @@ pub(super) struct Request {
     pub(super) measured: bool,
     /// The thread that locks.
     pub(super) thread: u64,
+    /// How often loads had been cancelled when it began.
+    pub(super) cancels: u64,
 }
 
 /// A lock under way. It holds the cache, except while it waits.

@@ -20,7 +20,7 @@ mod state;
 mod view;
 mod warning;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ struct Inner {
     store: Arc<HostStore>,
     state: Mutex<State>,
     changed: Condvar,
+    /// How often loads were cancelled. A lock is cancelled when this is no longer what it was when the lock began.
+    cancels: AtomicU64,
     observers: RwLock<Vec<Arc<dyn Observer>>>,
     observed: AtomicBool,
 }
@@ -124,6 +126,7 @@ impl Cache {
             store,
             state: Mutex::default(),
             changed: Condvar::new(),
+            cancels: AtomicU64::new(0),
             observers: RwLock::default(),
             observed: AtomicBool::new(false),
         };
@@ -192,6 +195,20 @@ impl Cache {
     #[doc(hidden)]
     pub fn lock_outside_scopes(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
         self.lock_in(key, working_bytes, None)
+    }
+
+    /// Cancels every load of this cache that is under way, and those of locks that were begun and have not come to
+    /// load yet. Such a lock fails with [`CacheError::Cancelled`] as after any failure: it is not counted, nothing that
+    /// it loaded is left, and the memory it staged through is unpinned. Locks that need nothing loaded succeed, and so
+    /// do those that begin later.
+    ///
+    /// This returns at once, whoever holds the cache; a load under way ends with the chunk that is being copied.
+    pub fn cancel_loads(&self) {
+        self.inner.cancels.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn cancels(&self) -> u64 {
+        self.inner.cancels.load(Ordering::Relaxed)
     }
 
     /// The figures of this cache's own device.

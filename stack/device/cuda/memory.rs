@@ -5,7 +5,7 @@ use headroom_base::{Bytes, DeviceFigures, Reading};
 use super::context::CudaContext;
 use super::upload::Uploader;
 use crate::allocator::{AllocationError, Counters, NotAllocated};
-use crate::device::{DeviceMemory, Holding, UploadPart};
+use crate::device::{DeviceMemory, Holding, UploadPart, Uploaded};
 use crate::driver::{DriverCall, DriverError};
 
 /// Memory of `M` on a GPU, with copies to it.
@@ -71,5 +71,13 @@ impl<M: DeviceMemory> DeviceMemory for CudaMemory<M> {
 
     fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
         self.uploader.upload(parts)
+    }
+
+    fn upload_unless(
+        &mut self,
+        parts: &[UploadPart<'_>],
+        is_cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Uploaded, DriverError> {
+        self.uploader.upload_unless(parts, is_cancelled)
     }
 }

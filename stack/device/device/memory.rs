@@ -38,6 +38,15 @@ pub struct UploadPart<'a> {
     pub contents: &'a [u8],
 }
 
+/// How an upload ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uploaded {
+    /// All of it is on the device.
+    Whole,
+    /// It was cancelled; some of it may be on the device.
+    Cancelled,
+}
+
 /// The memory of one device, for one user at a time. No method concerns any other device.
 pub trait DeviceMemory: Send {
     /// The figures of a budget, at this moment.
@@ -96,6 +105,22 @@ pub trait DeviceMemory: Send {
     fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
         let _ = parts;
         Ok(())
+    }
+
+    /// The same, given up where `is_cancelled` comes true before the end. Memory that cannot stop midway asks once,
+    /// before it begins.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    fn upload_unless(
+        &mut self,
+        parts: &[UploadPart<'_>],
+        is_cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Uploaded, DriverError> {
+        if is_cancelled() {
+            return Ok(Uploaded::Cancelled);
+        }
+        self.upload(parts).map(|()| Uploaded::Whole)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::driver::{Driver, DriverError, SimulatedCard};
 use crate::probe::{Hook, HookError, HookPoint, WindowStack};
 use crate::readers::{DriverReader, ProcessReader, ReaderError};
 pub(crate) use ledger::Ledger;
-pub use memory::{AllocatorMemory, DeviceMemory, Holding, UploadPart};
+pub use memory::{AllocatorMemory, DeviceMemory, Holding, UploadPart, Uploaded};
 
 /// Names one device for as long as the process lives: a UUID where the driver gives one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

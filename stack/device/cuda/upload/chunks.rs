@@ -83,11 +83,6 @@ impl<'a> Chunks<'a> {
         self.pieces.get(chunk.pieces.clone()).unwrap_or_default()
     }
 
-    /// Whether any chunk needs a buffer.
-    pub(super) fn need_buffers(&self) -> bool {
-        self.chunks.iter().any(|chunk| !chunk.direct)
-    }
-
     fn add(&mut self, mut to: u64, mut contents: &'a [u8], pinned: Option<PinnedId>, buffer_bytes: usize) {
         let direct = pinned.is_some();
         let most_bytes = if direct { DIRECT_BYTES } else { buffer_bytes };

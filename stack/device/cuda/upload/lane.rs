@@ -19,8 +19,8 @@ pub(super) struct Task<'a> {
     pub(super) next: AtomicUsize,
     /// Whether a lane failed, so that the others need not go on.
     pub(super) failed: AtomicBool,
-    /// Whether the caller wants no more of it.
-    pub(super) cancelled: &'a AtomicBool,
+    /// Whether the caller wants no more of it; asked before each chunk.
+    pub(super) is_cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Behind the work that was given to the device before the upload.
     pub(super) start: &'a Event,
 }
@@ -28,7 +28,7 @@ pub(super) struct Task<'a> {
 impl Task<'_> {
     /// The next chunk for whoever asks; none when all are taken or the upload is to end.
     fn take(&self) -> Option<&Chunk> {
-        if self.failed.load(Ordering::Relaxed) || self.cancelled.load(Ordering::Relaxed) {
+        if self.failed.load(Ordering::Relaxed) || (self.is_cancelled)() {
             return None;
         }
         self.chunks.chunks().get(self.next.fetch_add(1, Ordering::Relaxed))
@@ -52,20 +52,18 @@ impl Buffer {
 pub(super) struct Lane {
     stream: CopyStream,
     buffers: Vec<Buffer>,
+    buffer_bytes: usize,
     context: CudaContext,
 }
 
 impl Lane {
-    pub(super) fn new(context: &CudaContext) -> Result<Self, DriverError> {
-        Ok(Self { stream: CopyStream::new(context)?, buffers: Vec::new(), context: context.clone() })
+    pub(super) fn new(context: &CudaContext, buffer_bytes: usize) -> Result<Self, DriverError> {
+        Ok(Self { stream: CopyStream::new(context)?, buffers: Vec::new(), buffer_bytes, context: context.clone() })
     }
 
-    /// Gets the buffers that staging needs, if it has none yet.
-    pub(super) fn with_buffers(&mut self, bytes: usize) -> Result<(), DriverError> {
-        while self.buffers.len() < BUFFERS {
-            self.buffers.push(Buffer::new(&self.context, bytes)?);
-        }
-        Ok(())
+    /// What its buffers take of the machine's memory.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        (self.buffers.len() * self.buffer_bytes) as u64
     }
 
     /// Copies chunks until there are none. Nothing of it is under way any more when this returns.
@@ -111,6 +109,11 @@ impl Lane {
 
     /// Fills a buffer with contents and begins to copy it up.
     fn stage(&mut self, pieces: &[Piece<'_>], turn: usize) -> Result<(), DriverError> {
+        if self.buffers.len() <= turn {
+            // Pinned by the thread that needs it, when it does: a model's first upload need not wait for buffers of all
+            // threads that are pinned one after the other, since those that have theirs copy meanwhile.
+            self.buffers.push(Buffer::new(&self.context, self.buffer_bytes)?);
+        }
         let buffer = &mut self.buffers[turn];
         if buffer.in_use {
             buffer.copied.synchronize()?;

@@ -16,10 +16,10 @@ use pinned::pinned_in;
 use stream::Event;
 
 pub use pinned::PinnedBuffer;
-pub use plain::{copy_each_part, copy_pinned};
+pub use plain::{copy_each_part, copy_pinned, fill, read_back};
 
 use crate::cuda::CudaContext;
-use crate::device::UploadPart;
+use crate::device::{UploadPart, Uploaded};
 use crate::driver::DriverError;
 
 /// How an upload is shared out.
@@ -40,19 +40,19 @@ impl Default for UploadSettings {
     }
 }
 
-/// How an upload ended that did not fail.
+/// What an uploader keeps from one upload to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Uploaded {
-    /// All of it is on the device.
-    Whole,
-    /// It was cancelled; some of it may be on the device.
-    Cancelled,
+pub struct Staging {
+    /// Threads that took part, each with a stream of its own: no more than there were chunks to share out.
+    pub threads: usize,
+    /// Bytes of pinned memory; none where no contents had to be staged.
+    pub pinned_bytes: u64,
 }
 
 /// Copies contents to one device through a ring of pinned buffers that it keeps.
 ///
-/// The buffers are pinned when they are first needed and freed when this is dropped, or when an upload fails: a failed
-/// upload leaves nothing pinned, no copy under way and no thread running.
+/// The buffers are pinned when they are first needed and freed when this is dropped, or when an upload fails or is
+/// cancelled: such an upload leaves nothing pinned, no copy under way and no thread running.
 pub struct Uploader {
     context: CudaContext,
     settings: UploadSettings,
@@ -79,6 +79,17 @@ impl Uploader {
         Self { context, settings, ring: Ring::default() }
     }
 
+    /// How it shares out.
+    pub fn settings(&self) -> UploadSettings {
+        self.settings
+    }
+
+    /// What it keeps at this moment.
+    pub fn staging(&self) -> Staging {
+        let lanes = &self.ring.lanes;
+        Staging { threads: lanes.len(), pinned_bytes: lanes.iter().map(Lane::pinned_bytes).sum() }
+    }
+
     /// Copies every part up, and returns when all of it is there. Work that was given to the device before is done
     /// first, work given to it afterwards sees the contents.
     ///
@@ -88,21 +99,27 @@ impl Uploader {
     /// When a part does not fit where it goes, its contents cannot be read any more, or the driver fails. The parts'
     /// memory holds something undefined then.
     pub fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
-        self.upload_unless(parts, &AtomicBool::new(false)).map(|_| ())
+        self.upload_unless(parts, &|| false).map(|_| ())
     }
 
-    /// The same, until somebody sets `cancelled`: then no further chunk is begun, and those under way are waited for.
+    /// The same, until `is_cancelled`: then no further chunk is begun, and those under way are waited for. It is asked
+    /// by each thread before each chunk, so it should be quick.
     ///
     /// # Errors
     /// As [`upload`](Self::upload).
-    pub fn upload_unless(&mut self, parts: &[UploadPart<'_>], cancelled: &AtomicBool) -> Result<Uploaded, DriverError> {
+    pub fn upload_unless(
+        &mut self,
+        parts: &[UploadPart<'_>],
+        is_cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Uploaded, DriverError> {
         let chunks = Chunks::cut(parts, self.settings.buffer_bytes, pinned_in)?;
         if chunks.chunks().is_empty() {
             return Ok(Uploaded::Whole);
         }
-        let outcome = self.ring.run(&self.context, self.settings, &chunks, cancelled);
-        if outcome.is_err() {
-            // Some of it may be in a state that nobody knows. Dropping it waits for its copies and unpins its buffers.
+        let outcome = self.ring.run(&self.context, self.settings, &chunks, is_cancelled);
+        if outcome != Ok(Uploaded::Whole) {
+            // After a failure some of it may be in a state that nobody knows, and after a cancellation nobody may want
+            // another upload for long. Dropping it waits for its copies and unpins its buffers.
             self.ring = Ring::default();
         }
         outcome
@@ -115,7 +132,7 @@ impl Ring {
         context: &CudaContext,
         settings: UploadSettings,
         chunks: &Chunks<'_>,
-        cancelled: &AtomicBool,
+        is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<Uploaded, DriverError> {
         context.bind()?;
         let start = match self.start.take() {
@@ -128,16 +145,11 @@ impl Ring {
         start.record_main()?;
         let needed = settings.threads.min(chunks.chunks().len());
         while self.lanes.len() < needed {
-            self.lanes.push(Lane::new(context)?);
+            self.lanes.push(Lane::new(context, settings.buffer_bytes)?);
         }
         let lanes = self.lanes.get_mut(..needed).unwrap_or_default();
-        if chunks.need_buffers() {
-            for lane in &mut *lanes {
-                lane.with_buffers(settings.buffer_bytes)?;
-            }
-        }
-        let task =
-            Task { chunks, next: AtomicUsize::new(0), failed: AtomicBool::new(false), cancelled, start: &*start };
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let task = Task { chunks, next, failed, is_cancelled, start: &*start };
         share_out(lanes, &task)?;
         let all = task.next.into_inner() >= chunks.chunks().len();
         Ok(if all { Uploaded::Whole } else { Uploaded::Cancelled })

@@ -1,10 +1,12 @@
-//! Copies as a program makes them that takes no trouble, and as fast as the bus goes: what an upload is held against.
+//! Copies as a program makes them that takes no trouble, and as fast as the bus goes: what an upload is held against;
+//! and how what arrived is looked at.
 
 use cudarc::driver::sys;
 
 use super::chunks::Chunks;
 use super::pinned::PinnedBuffer;
 use super::stream::{CopyStream, Stretch};
+use crate::cuda::memory::destination;
 use crate::cuda::{CudaContext, check};
 use crate::device::{Holding, UploadPart};
 use crate::driver::{DriverCall, DriverError};
@@ -46,6 +48,46 @@ pub fn copy_each_part(context: &CudaContext, parts: &[UploadPart<'_>]) -> Result
         check(DriverCall::Copy, answer)?;
     }
     // A copy of little may return when it has been read and not yet arrived; it is on the default stream.
+    synchronize_default()
+}
+
+/// Copies device memory from `start_bytes` into it on back into `to`, and returns when it is there. From a
+/// [`PinnedBuffer`] on the other side this goes as fast as the bus.
+///
+/// # Errors
+/// When that is not all inside what is held, or the driver fails.
+pub fn read_back(context: &CudaContext, from: Holding, start_bytes: u64, to: &mut [u8]) -> Result<(), DriverError> {
+    let address = destination(&UploadPart { to: from, contents: &[] })?;
+    if start_bytes.checked_add(to.len() as u64).is_none_or(|end| end > from.bytes()) {
+        let reason = format!("{} bytes from {start_bytes} on are not inside {} bytes", to.len(), from.bytes());
+        return Err(DriverError::Failed { call: DriverCall::Copy, code: 0, reason });
+    }
+    if to.is_empty() {
+        return Ok(());
+    }
+    // The copy is on the default stream, which waits for no other.
+    context.synchronize()?;
+    // SAFETY: the memory behind the address is held and as long, `to` is valid for writing, and the call returns when it
+    // has been written.
+    check(DriverCall::Copy, unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), address + start_bytes, to.len()) })
+}
+
+/// Makes every byte of what is held `value`, and returns when that is done: so that what is read back afterwards is
+/// what was copied, and nothing that lay there before.
+///
+/// # Errors
+/// When it is not memory of this process, or the driver fails.
+pub fn fill(context: &CudaContext, holding: Holding, value: u8) -> Result<(), DriverError> {
+    let address = destination(&UploadPart { to: holding, contents: &[] })?;
+    // What was given to the device before may still use the memory.
+    context.synchronize()?;
+    // SAFETY: the memory behind the address is held and as long.
+    check(DriverCall::Copy, unsafe { sys::cuMemsetD8_v2(address, value, holding.bytes() as usize) })?;
+    synchronize_default()
+}
+
+/// Waits for the default stream, on which the plain calls above work.
+fn synchronize_default() -> Result<(), DriverError> {
     // SAFETY: the default stream is always there.
     check(DriverCall::Synchronize, unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
 }

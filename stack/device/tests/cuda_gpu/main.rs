@@ -1,7 +1,8 @@
 //! The CUDA driver on the GPUs attached: counters beside recordings and beside what the management library says.
 //!
-//! With no GPU every trial is ignored, with the reason; with `HEADROOM_REQUIRE_GPU=1` it fails. `--nocapture` is not
-//! needed: what was seen is printed.
+//! With no GPU every trial is ignored, with the reason. With `HEADROOM_REQUIRE_GPU=1`, or where ignored trials are run
+//! all the same, each fails with it: what had no device to look at never passes. `--nocapture` is not needed: what was
+//! seen is printed.
 
 #![allow(clippy::print_stdout, reason = "the figures that were seen are the result")]
 
@@ -9,7 +10,9 @@ mod counters;
 mod limits;
 #[path = "../recorded/mod.rs"]
 mod recorded;
+mod uploads;
 
+use std::env::VarError;
 use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +24,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// What is checked on one GPU.
 type Check = fn(&CudaContext) -> Result<(), Failed>;
 
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 12] = [
     ("expandable_scripts_equal_the_recordings_in_every_counter", counters::expandable_scripts_equal),
     ("native_scripts_equal_the_simulated_card_in_every_counter", counters::native_scripts_equal),
     ("what_is_reserved_is_what_the_process_grew_by", counters::reserve_is_growth),
@@ -29,28 +32,53 @@ const CHECKS: [(&str, Check); 7] = [
     ("too_little_memory_fails_with_figures_and_the_next_run_works", limits::out_of_memory),
     ("ballast_is_seen_as_free_memory_that_is_gone", limits::ballast),
     ("a_map_that_does_not_fit_leaves_nothing_mapped", limits::partial_map),
+    ("a_large_part_arrives_byte_for_byte", uploads::one_large_part),
+    ("many_pieces_of_odd_sizes_arrive_byte_for_byte", uploads::many_odd_pieces),
+    ("every_second_piece_arrives_and_the_others_memory_is_left_alone", uploads::every_second_piece),
+    ("buffers_used_again_and_again_mix_nothing_up", uploads::buffers_used_again),
+    ("a_model_of_a_file_arrives_whole_and_in_part", uploads::models_from_a_file),
 ];
+
+/// Whether a GPU must be there.
+const REQUIRED: &str = "HEADROOM_REQUIRE_GPU";
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let required = std::env::var("HEADROOM_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    let required = match required() {
+        Ok(required) => required,
+        // A value that is not understood must not pass for one that asks for nothing.
+        Err(reason) => {
+            println!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
     let trials = match gpus() {
         Ok(gpus) => gpus.iter().flat_map(trials).chain(together(&gpus)).collect(),
-        Err(error) if required => {
-            let reason = error.to_string();
-            vec![Trial::test("a_gpu_is_attached", move || Err(format!("a GPU is required: {reason}").into()))]
-        }
         Err(error) => {
-            if !arguments.list {
+            if !arguments.list && !required {
                 println!("ignored, with no GPU to run on: {error}");
             }
-            let ignored = |(name, _): &(&'static str, Check)| {
-                Trial::test(format!("gpu::{name}"), || Ok(())).with_ignored_flag(true)
-            };
-            CHECKS.iter().map(ignored).collect()
+            without_gpu(&error.to_string(), required)
         }
     };
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn required() -> Result<bool, String> {
+    match std::env::var(REQUIRED).as_deref() {
+        Ok("1") => Ok(true),
+        Ok("" | "0") | Err(VarError::NotPresent) => Ok(false),
+        other => Err(format!("{REQUIRED} is {other:?}: write 1 where a GPU must be there, 0 where it need not")),
+    }
+}
+
+/// Trials that can only fail: ignored unless a GPU is required.
+fn without_gpu(reason: &str, required: bool) -> Vec<Trial> {
+    let trial = |(name, _): (&str, Check)| {
+        let failure = format!("no GPU to run on: {reason}");
+        Trial::test(format!("gpu::{name}"), move || Err(failure.into())).with_ignored_flag(!required)
+    };
+    CHECKS.into_iter().map(trial).collect()
 }
 
 fn trials(gpu: &Gpu) -> Vec<Trial> {

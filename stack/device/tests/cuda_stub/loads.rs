@@ -2,10 +2,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use headroom_base::{AllocatorKind, MIB};
 use headroom_device::cuda::Uploader;
 use headroom_device::device::UploadPart;
+use headroom_device::probe::{Hook, HookError, HookPoint};
 use headroom_device::weights::MappedWeights;
 use headroom_device::{Cache, CacheError, CacheSettings, Device, ModelKey, ModelSpec, Settings};
 use safetensors::tensor::{Dtype, TensorView};
@@ -14,8 +16,8 @@ use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, 
 
 const CONTEXT_BYTES: u64 = 524 * MIB;
 
-/// The file is two buffers long, so two threads take part, with two buffers each.
-const RING_BUFFERS: u64 = 4;
+/// The file is two buffers long, and a buffer is pinned for each, whoever copies it.
+const RING_BUFFERS: u64 = 2;
 
 /// A file of three tensors, a mebibyte and a half each.
 fn file(folder: &tempfile::TempDir) -> PathBuf {
@@ -111,6 +113,55 @@ fn whichever_call_fails_a_load_leaves_nothing_allocated_and_nothing_pinned() {
             });
             assert!(failures.count() > 10, "{kind:?}");
             drop(cache);
+        }
+        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
+    });
+}
+
+/// Cancels every load of the cache at one point of it.
+#[derive(Default)]
+struct Canceller(Mutex<Option<(HookPoint, Cache)>>);
+
+impl Hook for Canceller {
+    fn at(&self, point: HookPoint) -> Result<(), HookError> {
+        match &*self.0.lock().unwrap() {
+            Some((at, cache)) if *at == point => cache.cancel_loads(),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_cancelled_load_is_not_counted_and_leaves_the_model_whole_in_host_memory_and_nothing_pinned() {
+    let name = "a_cancelled_load_is_not_counted_and_leaves_the_model_whole_in_host_memory_and_nothing_pinned";
+    in_child(module_path!(), name, &[], || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(&folder);
+        for kind in AllocatorKind::ALL {
+            let canceller = Arc::new(Canceller::default());
+            let parts = context().parts(Settings::of_kind(kind)).unwrap().with_hook(canceller.clone());
+            let device = parts.build();
+            let cache = cache(&device, path.clone());
+            let key = ModelKey::model("m");
+            for point in [HookPoint::Loading, HookPoint::Uploading] {
+                *canceller.0.lock().unwrap() = Some((point, cache.clone()));
+                let error = cache.lock(&key, None).map(drop).unwrap_err();
+                assert!(matches!(&error, CacheError::Cancelled { key } if key.to_string() == "m"), "{error}");
+                assert!(!error.is_out_of_memory() && error.to_string().contains("cancelled"), "{error}");
+                let model = cache.models().remove(0);
+                assert_eq!((model.locks, model.resident_bytes), (0, 0), "{kind:?} at {point:?}");
+                assert_eq!((allocated_bytes(&device), own_bytes(0)), (0, CONTEXT_BYTES), "{kind:?} at {point:?}");
+                assert_eq!([Kind::Pinned, Kind::Events].map(live), [0, 0], "{kind:?} at {point:?}");
+
+                *canceller.0.lock().unwrap() = None;
+                let locked = cache.lock(&key, None).expect("a lock that begins later is not concerned");
+                assert_eq!(locked.report().missing_bytes, 0);
+                drop(locked);
+                cache.cancel_loads();
+                cache.lock(&key, None).map(drop).expect("nothing is to be loaded");
+                cache.offload_unlocked().unwrap();
+            }
         }
         assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
     });

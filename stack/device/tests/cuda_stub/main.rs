@@ -8,6 +8,7 @@ mod faults;
 mod libraries;
 mod loads;
 mod pool;
+mod read_back;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 mod stub;

@@ -1,11 +1,12 @@
 //! Uploads: what arrives, in which order, and what a failed one leaves behind.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use headroom_base::{AllocatorKind, MIB};
-use headroom_device::cuda::upload::{PinnedBuffer, UploadSettings, Uploaded, copy_each_part, copy_pinned};
+use headroom_device::cuda::upload::{PinnedBuffer, UploadSettings, copy_each_part, copy_pinned};
 use headroom_device::cuda::{CudaContext, Uploader, gpus};
-use headroom_device::device::UploadPart;
+use headroom_device::device::{UploadPart, Uploaded};
 use headroom_device::{DeviceMemory, DriverError, Holding, Settings};
 
 use crate::stub::{Ever, Kind, bytes_at, context, ever, fail, has_failed, in_child, leaks, live};
@@ -79,7 +80,10 @@ fn buffers_used_again_and_again_mix_nothing_up() {
             let to = room(memory.as_mut(), &sizes);
             uploader.upload(&parts(&to, &pieces)).unwrap();
             assert_arrived(&to, &pieces);
-            assert_eq!(live(Kind::Pinned), 2 * threads as u64);
+            let pinned = live(Kind::Pinned);
+            assert!(pinned >= 2 && pinned <= 2 * threads as u64, "{pinned} buffers of {threads} threads");
+            assert_eq!(uploader.staging().pinned_bytes, pinned * SMALL.buffer_bytes as u64);
+            assert_eq!(uploader.staging().threads, threads);
         }
     });
 }
@@ -144,12 +148,13 @@ fn the_ring_is_kept_from_one_upload_to_the_next_and_freed_with_the_uploader() {
         let (context, pieces) = (context(), pieces());
         let mut memory = memory(&context, AllocatorKind::Native);
         let to = room(memory.as_mut(), &SIZES);
-        let mut uploader = Uploader::with_settings(context, SMALL);
+        // One thread needs both its buffers; of several, some may come too late to need any.
+        let mut uploader = Uploader::with_settings(context, UploadSettings { threads: 1, ..SMALL });
         assert_eq!(live(Kind::Pinned), 0, "nothing before it is needed");
         let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
         uploader.upload(&parts(&to, &pieces)).unwrap();
         let after_one = held();
-        assert_eq!(after_one[0], 8);
+        assert_eq!(after_one[0], 2);
         let calls = ever(Ever::Calls);
         uploader.upload(&[]).unwrap();
         assert_eq!(ever(Ever::Calls), calls, "nothing to do asks nobody");
@@ -230,20 +235,69 @@ fn whichever_call_fails_nothing_is_left_and_the_next_upload_works() {
 }
 
 #[test]
-fn a_cancelled_upload_begins_nothing_more_and_can_be_made_again() {
-    in_child(module_path!(), "a_cancelled_upload_begins_nothing_more_and_can_be_made_again", &[], || {
+fn an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again() {
+    let name = "an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again";
+    in_child(module_path!(), name, &[], || {
         let (context, pieces) = (context(), pieces());
         let mut memory = memory(&context, AllocatorKind::Native);
         let to = room(memory.as_mut(), &SIZES);
-        let mut uploader = Uploader::with_settings(context, SMALL);
-        let cancelled = AtomicBool::new(true);
-        assert_eq!(uploader.upload_unless(&parts(&to, &pieces), &cancelled), Ok(Uploaded::Cancelled));
-        for (holding, contents) in to.iter().zip(&pieces) {
-            assert!(on_device(holding, contents.len()).iter().all(|byte| *byte == 0));
+        let parts = parts(&to, &pieces);
+        let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
+        for (threads, warm) in [(1, false), (1, true), (3, false), (3, true)] {
+            let cancelled = (1..).take_while(|n| {
+                let mut uploader = Uploader::with_settings(context.clone(), UploadSettings { threads, ..SMALL });
+                if warm {
+                    uploader.upload(&parts).unwrap();
+                }
+                let asked = AtomicUsize::new(0);
+                let outcome = uploader.upload_unless(&parts, &|| asked.fetch_add(1, Ordering::Relaxed) + 1 >= *n);
+                if outcome == Ok(Uploaded::Cancelled) {
+                    assert_eq!(held(), [0, 1, 0], "cancelled at chunk {n}, warm: {warm}");
+                    uploader.upload(&parts).unwrap();
+                    assert!(live(Kind::Pinned) > 0);
+                }
+                assert_arrived(&to, &pieces);
+                outcome.unwrap() == Uploaded::Cancelled
+            });
+            assert!(cancelled.count() >= 10, "{threads} threads have more chunks than that");
         }
-        let go_on = AtomicBool::new(false);
-        assert_eq!(uploader.upload_unless(&parts(&to, &pieces), &go_on), Ok(Uploaded::Whole));
-        assert_arrived(&to, &pieces);
+        drop((memory, context));
+        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
+    });
+}
+
+#[test]
+fn an_upload_cancelled_by_another_thread_midway_begins_no_further_chunk() {
+    let name = "an_upload_cancelled_by_another_thread_midway_begins_no_further_chunk";
+    in_child(module_path!(), name, &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let chunks = 10;
+        let pieces = vec![contents(chunks * SMALL.buffer_bytes, 1)];
+        let to = room(memory.as_mut(), &[pieces[0].len()]);
+        let mut uploader = Uploader::with_settings(context, UploadSettings { threads: 1, ..SMALL });
+        let (cancelled, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let met = Barrier::new(2);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                met.wait();
+                cancelled.store(true, Ordering::Relaxed);
+                met.wait();
+            });
+            uploader.upload_unless(&parts(&to, &pieces), &|| {
+                if begun.fetch_add(1, Ordering::Relaxed) == 4 {
+                    met.wait();
+                    met.wait();
+                }
+                cancelled.load(Ordering::Relaxed)
+            })
+        });
+        assert_eq!(outcome, Ok(Uploaded::Cancelled));
+        let there = on_device(&to[0], pieces[0].len());
+        let (copied, left) = there.split_at(4 * SMALL.buffer_bytes);
+        assert!(copied == &pieces[0][..copied.len()], "what was begun is there");
+        assert!(left.iter().all(|byte| *byte == 0), "more was begun");
+        assert_eq!([Kind::Pinned, Kind::Streams, Kind::Events].map(live), [0, 1, 0]);
     });
 }
 

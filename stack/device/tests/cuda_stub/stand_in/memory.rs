@@ -93,11 +93,19 @@ pub extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Statu
         if !table.is_writable(device, from, bytes as u64) {
             return Err(INVALID_VALUE);
         }
-        for at in 0..bytes {
-            let byte = table.contents.byte(from + at as u64);
-            // SAFETY: the caller hands in a buffer of that length.
-            unsafe { to.add(at).write(byte) };
+        // SAFETY: the caller hands in a buffer of that length.
+        table.contents.read(from, unsafe { std::slice::from_raw_parts_mut(to, bytes) });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8_v2(to: u64, value: u8, bytes: usize) -> Status {
+    in_context(|table, device| {
+        if !table.is_writable(device, to, bytes as u64) {
+            return Err(INVALID_VALUE);
         }
+        table.contents.write(to, &vec![value; bytes]);
         Ok(())
     })
 }
@@ -112,6 +120,10 @@ impl Table {
     ) -> Result<(), Status> {
         if !self.is_writable(device, to, bytes as u64) {
             return Err(INVALID_VALUE);
+        }
+        self.copies += 1;
+        if self.copies > self.copies_made {
+            return Ok(());
         }
         let start = from as u64;
         let pinned = self.pinned.range(..=start).next_back();

@@ -55,6 +55,10 @@ pub struct Table {
     pub contexts_made: u64,
     /// How often access was set.
     pub accesses_set: u64,
+    /// Copies that streams were given.
+    pub copies: u64,
+    /// How many of these are made; later ones are taken and lost, as if they had been made.
+    pub copies_made: u64,
     pub calls: u64,
     pub fail_at: u64,
     pub fail_with: Status,
@@ -65,7 +69,8 @@ pub struct Table {
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(|| {
     let devices = devices();
     let visible = visible(devices.len());
-    Mutex::new(Table { devices, visible, ..Table::default() })
+    let copies_made = number_of("HEADROOM_STUB_COPIES", u64::MAX);
+    Mutex::new(Table { devices, visible, copies_made, ..Table::default() })
 });
 
 thread_local! {
