@@ -111,8 +111,12 @@ pub enum LeaseError {
         #[source]
         source: io::Error,
     },
-    /// The folder belongs to another user, who could keep this one from every device.
-    #[error("{} belongs to another user; name a folder of your own in {LEASE_FOLDER_VARIABLE}", path.display())]
+    /// The folder is another user's, who could keep this one from every device, or a link, which leads wherever its maker
+    /// wants files made.
+    #[error(
+        "{} is another user's, or a link and no folder; name a folder of your own in {LEASE_FOLDER_VARIABLE}",
+        path.display()
+    )]
     NotOwn {
         /// The folder.
         path: PathBuf,
@@ -183,10 +187,12 @@ impl DeviceLease {
     }
 
     /// Where leases are kept: the folder that [`LEASE_FOLDER_VARIABLE`] names, or one per user among the temporary
-    /// files. Never the session's own runtime folder, which differs between a login and a service of the same user.
+    /// files, which is made. Never the session's own runtime folder, which differs between a login and a service of the
+    /// same user.
     ///
     /// # Errors
-    /// [`LeaseError::NotOwn`] when the folder among the temporary files was made by another user.
+    /// [`LeaseError::NotOwn`] when what lies among the temporary files under that name is another user's, or a link;
+    /// [`LeaseError::Io`] when it cannot be made.
     pub fn default_folder() -> Result<PathBuf, LeaseError> {
         if let Some(named) = std::env::var_os(LEASE_FOLDER_VARIABLE).filter(|folder| !folder.is_empty()) {
             return Ok(named.into());
@@ -194,9 +200,7 @@ impl DeviceLease {
         let own = own_user();
         let name = own.map_or_else(|| "headroom-leases".to_owned(), |user| format!("headroom-leases-{user}"));
         let path = std::env::temp_dir().join(name);
-        if own.is_some() && owner(&path).is_some_and(|owner| Some(owner) != own) {
-            return Err(LeaseError::NotOwn { path });
-        }
+        own_folder(&path, own)?;
         Ok(path)
     }
 }
@@ -230,18 +234,81 @@ fn make(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
+/// Makes a folder where others may make things too, and makes sure that it is this user's. Looked at only once it is
+/// there: before that another user could put one of theirs in its place.
+fn own_folder(path: &Path, own: Option<u32>) -> Result<(), LeaseError> {
+    let failed = |source| LeaseError::Io { path: path.to_owned(), source };
+    let made = make(path);
+    // A link that leads nowhere cannot be made a folder; that it is a link says more.
+    let found = fs::symlink_metadata(path).map_err(|source| failed(made.as_ref().err().map_or(source, copy_of)))?;
+    let is_link = found.file_type().is_symlink();
+    if is_link || own.is_some() && owner(&found) != own {
+        return Err(LeaseError::NotOwn { path: path.to_owned() });
+    }
+    made.map_err(failed)
+}
+
+fn copy_of(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
 /// The number of the user this process acts as, where the system shows it as a file's owner.
 fn own_user() -> Option<u32> {
-    owner(Path::new("/proc/self"))
+    owner(&fs::metadata("/proc/self").ok()?)
 }
 
 #[cfg(unix)]
-fn owner(path: &Path) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).ok().map(|metadata| metadata.uid())
+fn owner(metadata: &fs::Metadata) -> Option<u32> {
+    Some(std::os::unix::fs::MetadataExt::uid(metadata))
 }
 
 #[cfg(not(unix))]
-fn owner(_path: &Path) -> Option<u32> {
+fn owner(_metadata: &fs::Metadata) -> Option<u32> {
     None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_for_this_user_alone_and_may_be_there_already() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leases");
+        for _ in 0..2 {
+            own_folder(&path, own_user()).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+            assert_eq!(mode & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn a_link_is_refused_wherever_it_leads_and_nothing_is_made_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("a-folder-of-this-user");
+        fs::create_dir(&own).unwrap();
+        for (name, target) in [("to-own", own.as_path()), ("nowhere", &folder.path().join("nothing"))] {
+            let link = folder.path().join(name);
+            symlink(target, &link).unwrap();
+            let refused = own_folder(&link, own_user()).unwrap_err();
+            assert!(matches!(&refused, LeaseError::NotOwn { path } if *path == link), "{refused}");
+            assert!(refused.to_string().contains("HEADROOM_LEASES"), "{refused}");
+        }
+        assert!(!folder.path().join("nothing").exists());
+        assert_eq!(fs::read_dir(own).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn another_users_folder_is_refused_and_so_is_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let another = own_user().map(|user| user + 1);
+        let refused = own_folder(&folder.path().join("leases"), another).unwrap_err();
+        assert!(matches!(refused, LeaseError::NotOwn { .. }), "{refused}");
+        let file = folder.path().join("a-file");
+        fs::write(&file, b"").unwrap();
+        let refused = own_folder(&file, own_user()).unwrap_err();
+        assert!(matches!(refused, LeaseError::Io { .. }), "{refused}");
+    }
 }
