@@ -4,16 +4,16 @@ mod amdgpu;
 mod attribution;
 mod nvml;
 mod platform;
+mod sightings;
 
 use headroom_base::Reading;
 
 use crate::device::DeviceMemory;
 pub use amdgpu::{AmdgpuReader, FdinfoError, drm_memory_bytes};
 pub use attribution::{Attribution, Basis, attribute};
-pub use nvml::{
-    NVML_SIGHTINGS, NvmlDevice, NvmlReader, PcieLink, Sighting, nvml_device, nvml_devices, nvml_driver_version,
-};
+pub use nvml::{NvmlDevice, NvmlReader, PcieLink, nvml_device, nvml_devices, nvml_driver_version};
 pub use platform::{Platform, UnknownReader};
+pub use sightings::{NVML_SIGHTINGS, Sighting};
 
 /// Why a reader that should know could not say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,33 +5,12 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::sightings::{NVML_SIGHTINGS, ReadingPlace};
 use super::{ProcessReader, ReaderError, figure};
 use crate::cuda::libraries::Library;
 use crate::device::DeviceMemory;
 
 const NAME: &str = "nvml";
-
-/// What a person saw on hardware: this reader and the allocator agreeing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sighting {
-    /// The system, as Rust names it.
-    pub system: &'static str,
-    /// The card.
-    pub gpu: &'static str,
-    /// The driver's version.
-    pub driver: &'static str,
-    /// What was compared, and what came out.
-    pub seen: &'static str,
-}
-
-/// Where this reader was seen to agree with the allocator. It is verified on a system that stands here, and on no other;
-/// where the system denies the figure (MIG, some containers) it is unknown and not wrong.
-pub const NVML_SIGHTINGS: &[Sighting] = &[Sighting {
-    system: "linux",
-    gpu: "NVIDIA H200",
-    driver: "580.159.04",
-    seen: "context + segments + libraries = the own process's bytes, to the KiB, over whole pipelines",
-}];
 
 /// A GPU as the management library lists it. Its place in the list is not CUDA's ordinal: only the UUID names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +50,7 @@ pub struct NvmlReader {
     library: Nvml,
     uuid: String,
     process: u32,
+    verified: bool,
 }
 
 impl NvmlReader {
@@ -80,13 +60,16 @@ impl NvmlReader {
     /// When the library is not there, or knows no such device.
     pub fn open(uuid: impl Into<String>) -> Result<Self, ReaderError> {
         let (library, uuid) = (load()?, uuid.into());
-        library.device_by_uuid(uuid.as_str()).map_err(|error| broken(&error))?;
-        Ok(Self { library, uuid, process: std::process::id() })
+        let is_divided = is_divided(&library.device_by_uuid(uuid.as_str()).map_err(|error| broken(&error))?);
+        let place = ReadingPlace::here(library.sys_driver_version().ok(), is_divided);
+        let verified = place.is_among(NVML_SIGHTINGS);
+        Ok(Self { library, uuid, process: std::process::id(), verified })
     }
 
-    /// Whether this reader was seen to agree with the allocator on hardware, on a system such as this one.
+    /// Whether this reader was seen to agree with the allocator on hardware, on a system with a driver such as this one's.
+    /// It may still not be on a card that is divided (MIG); a reader of that card says so.
     pub fn is_verified() -> bool {
-        NVML_SIGHTINGS.iter().any(|sighting| sighting.system == std::env::consts::OS)
+        ReadingPlace::here(nvml_driver_version(), false).is_among(NVML_SIGHTINGS)
     }
 
     /// Bytes of the device that this process holds. A denied list, or one without this process, is unknown.
@@ -112,12 +95,23 @@ impl ProcessReader for NvmlReader {
     }
 
     fn verified(&self) -> bool {
-        Self::is_verified()
+        self.verified
     }
 
     fn read(&mut self, _memory: &mut dyn DeviceMemory) -> Result<Reading, ReaderError> {
         self.process_bytes()
     }
+}
+
+/// Whether a device is a part of a divided card (MIG) or such a card itself. A library or card that does not know of
+/// dividing divides nothing; one that cannot say is taken to do so.
+fn is_divided(device: &Device<'_>) -> bool {
+    let says = |answer: Result<bool, NvmlError>| match answer {
+        Ok(divided) => divided,
+        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => false,
+        Err(_) => true,
+    };
+    says(device.mig_is_mig_device_handle()) || says(device.mig_mode().map(|mode| mode.current != 0))
 }
 
 /// The driver's version, "580.159.04", where the management library tells.

@@ -2,7 +2,7 @@
 
 use headroom_base::{AllocatorKind, MIB, Reading};
 use headroom_device::cuda::{CudaContext, CudaUnavailable, gpus};
-use headroom_device::readers::{NvmlReader, nvml_devices};
+use headroom_device::readers::{NvmlReader, ProcessReader, nvml_devices};
 use headroom_device::{Device, DriverError, Settings};
 
 use crate::stub::{Ever, Kind, context, ever, gpu, in_child, leaks, live, own_bytes, set_others_bytes};
@@ -167,6 +167,27 @@ fn what_the_management_library_does_not_tell_is_unknown_and_never_nothing() {
                     (device.reader_name(), device.reader_verified()),
                     ("nvml", reads && NvmlReader::is_verified())
                 );
+            }
+        });
+    }
+}
+
+#[test]
+fn a_reader_is_verified_only_under_a_driver_that_was_seen_to_agree_and_on_no_divided_card() {
+    let name = "a_reader_is_verified_only_under_a_driver_that_was_seen_to_agree_and_on_no_divided_card";
+    for (variable, value) in [
+        ("HEADROOM_STUB_NVML_DRIVER", "580"),
+        ("HEADROOM_STUB_NVML_DRIVER", "570"),
+        ("HEADROOM_STUB_NVML_DRIVER", "999"),
+        ("HEADROOM_STUB_NVML_MIG", "1"),
+    ] {
+        in_child(module_path!(), name, &[(variable, value)], || {
+            let of_a_seen_driver = std::env::var("HEADROOM_STUB_NVML_DRIVER").is_ok_and(|driver| driver == "580");
+            let reader = NvmlReader::open(gpu().uuid).unwrap();
+            let here = of_a_seen_driver && NvmlReader::is_verified();
+            assert_eq!(ProcessReader::verified(&reader), here);
+            if std::env::var_os("HEADROOM_STUB_NVML_DRIVER").is_some() {
+                assert_eq!(NvmlReader::is_verified(), here);
             }
         });
     }

@@ -51,7 +51,14 @@ pub extern "C" fn nvmlShutdown() -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlSystemGetDriverVersion(text: *mut u8, length: u32) -> Status {
-    put_text(text, length as usize, "580.0.1").err().unwrap_or(0)
+    let major = number_of("HEADROOM_STUB_NVML_DRIVER", 580);
+    put_text(text, length as usize, &format!("{major}.0.1")).err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMigMode(_device: u64, current: *mut u32, pending: *mut u32) -> Status {
+    let mode = number_of("HEADROOM_STUB_NVML_MIG", 0) as u32;
+    put(current, mode).and_then(|()| put(pending, mode)).err().unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
