@@ -90,6 +90,71 @@ fn what_is_missing_is_said_and_the_device_is_listed_all_the_same() {
     );
 }
 
+/// A folder with libraries of these names that have no function at all.
+fn hollow(names: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, library) = (folder.path().join("hollow.rs"), folder.path().join("hollow.so"));
+    std::fs::write(&code, "").unwrap();
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(["--crate-type", "cdylib", "-o"]).args([&library, &code]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for name in names {
+        std::fs::copy(&library, folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_driver_without_functions_is_no_device_and_simulated_runs_go_on() {
+    let folder = hollow(&["libcuda.so"]);
+    let said = devices(folder.path(), &[], &[]);
+    assert!(said.starts_with("no CUDA device: the CUDA driver (/"), "{said}");
+    assert!(said.contains("/libcuda.so) cannot be used: it lacks the function cuDriverGetVersion"), "{said}");
+    let mut run = command(&["run", "--family", "taesd", "--json"]);
+    let output = run.env("LD_LIBRARY_PATH", folder.path()).env_remove("HEADROOM_REQUIRE_GPU").output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !words.contains("panicked"), "{words}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (on_gpu, simulated): (Vec<_>, Vec<_>) =
+        list(&report, "trials").iter().partition(|trial| trial["device"] == "gpu");
+    assert!(simulated.len() > 5 && simulated.iter().all(|trial| trial["outcome"] == "passed"));
+    assert!(!on_gpu.is_empty());
+    for trial in on_gpu {
+        assert_eq!(trial["outcome"], "ignored");
+        assert!(trial["message"].as_str().unwrap().contains("lacks the function cuDriverGetVersion"), "{trial}");
+    }
+}
+
+#[test]
+fn a_library_without_functions_runs_no_operations_and_says_which_file_lacks_what() {
+    let (whole, folder) = (stand_in(&["libcuda.so", "libnvrtc.so", "libcudnn.so"]), hollow(&["libcublas.so"]));
+    for name in ["libcuda.so", "libnvrtc.so", "libcudnn.so"] {
+        std::os::unix::fs::symlink(whole.path().join(name), folder.path().join(name)).unwrap();
+    }
+    let answer: Value = serde_json::from_str(&devices(folder.path(), &["--json"], &[])).unwrap();
+    let device = named(&answer, "devices", "Stand-in 0");
+    assert_eq!((&device["runs_operations"], &device["missing"]), (&false.into(), &json!(["cuBLAS"])));
+    let problem = named(&answer, "libraries", "cuBLAS")["problem"].as_str().unwrap();
+    assert!(problem.contains("/libcublas.so) cannot be used: it lacks the function cublasGetProperty"), "{problem}");
+}
+
+#[test]
+fn a_library_that_fails_when_it_is_set_up_fails_the_cards_trials_and_the_report_is_written() {
+    let folder = stand_in(&["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so"]);
+    let mut run = command(&["run", "--family", "taesd", "--device", "gpu", "--json"]);
+    run.env("LD_LIBRARY_PATH", folder.path()).env("HEADROOM_LEASES", folder.path()).env("HEADROOM_STUB_DEVICES", "1");
+    let output = run.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !words.contains("panicked"), "{words}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!list(&report, "trials").is_empty());
+    for trial in list(&report, "trials") {
+        assert_eq!(trial["outcome"], "failed");
+        let said = trial["message"].as_str().unwrap();
+        assert!(said.contains("cuBLAS failed at cublasCreate (code 14: CUBLAS_STAND_IN)"), "{said}");
+    }
+}
+
 #[test]
 fn a_driver_that_cannot_be_used_is_no_device_and_the_sentence_says_why() {
     let folder = stand_in(&["libcuda.so"]);
@@ -125,9 +190,7 @@ fn measuring_copies_from_every_kind_of_memory_in_every_manner_beside_the_plain_p
     assert!(device.get("failed").is_none() && bytes(device, "size_bytes") == 8 << 20, "{device}");
     let copies = list(device, "copies");
     let measured = |source: &str, manner: &str| {
-        copies
-            .iter()
-            .any(|copied| copied["source"] == source && copied["manner"] == manner && copied["settings"].is_null())
+        copies.iter().any(|copied| copied["source"] == source && copied["manner"] == manner && copied["usual"] == true)
     };
     assert_eq!((&copies[0]["manner"], &copies[0]["share_of_plain"]), (&"plain_pinned".into(), &1.0.into()));
     for source in ["pinned", "pageable", "mapped_file"] {
@@ -139,9 +202,54 @@ fn measuring_copies_from_every_kind_of_memory_in_every_manner_beside_the_plain_p
         assert_eq!(bytes(copied, "bytes"), if halved { 4 << 20 } else { 8 << 20 });
         assert_eq!(list(copied, "seconds").len(), 5);
         assert!(list(copied, "seconds").iter().all(|seconds| seconds.as_f64().unwrap() > 0.0));
+        assert!(copied["first_seconds"].as_f64().unwrap() > 0.0, "the cold run apart");
+        let is_upload = copied["manner"].as_str().unwrap().starts_with("upload");
+        assert_eq!(copied["settings"].is_object(), is_upload, "{copied}");
+        if is_upload {
+            let settings = &copied["settings"];
+            // No more threads than there are chunks to share out, two of 4 MiB here or eight of 1 MiB.
+            assert!((1..=8).contains(&bytes(settings, "threads")), "{copied}");
+            assert!(bytes(settings, "buffer_bytes") >= 1 << 20, "{copied}");
+            assert_eq!(bytes(settings, "pinned_bytes") == 0, copied["source"] == "pinned", "{copied}");
+        }
+    }
+    for pair in list(device, "cached_pairs") {
+        for manner in ["nanoseconds", "locked_nanoseconds"] {
+            assert!(pair[manner].as_f64().unwrap() > 0.0, "{pair}");
+        }
+        assert_eq!(list(pair, "locked_loops_nanoseconds").len(), 5);
     }
     let pairs = list(device, "cached_pairs").iter().map(|pair| (bytes(pair, "bytes"), bytes(pair, "pairs")));
     assert_eq!(pairs.collect::<Vec<_>>(), [512, 4 << 10, 1 << 20, 32 << 20].map(|size| (size, 1_000_000)));
+}
+
+#[test]
+fn what_was_measured_says_when_with_what_and_on_which_card_and_does_not_name_it() {
+    let folder = stand_in(&["libcuda.so", "libnvidia-ml.so.1"]);
+    let output = measure(folder.path(), "4MiB", &[]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["arguments"], json!(["devices", "--measure=4194304B", "--json"]));
+    let created = answer["created"].as_str().unwrap();
+    assert!(created.starts_with("20") && created.ends_with('Z') && created.len() == 20, "{created}");
+    assert!(answer.get("commit").is_some() && answer["tool_version"].is_string(), "{answer}");
+    let device = named(&answer, "devices", "Stand-in 0");
+    assert_eq!(device["driver_version"], "580.0.1");
+    // `printf GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf | sha256sum`, its first 16 digits.
+    assert_eq!(device["uuid_hash"], "232d424669936055");
+    assert!(!text.contains("GPU-"), "{text}");
+}
+
+#[test]
+fn copies_that_were_taken_and_never_made_fail_the_device_and_say_which() {
+    let folder = stand_in(&["libcuda.so"]);
+    for (made, said) in [("0", "plain pinned copy from pinned memory"), ("6", "upload, one part from pinned memory")] {
+        let output = measure(folder.path(), "4MiB", &[("HEADROOM_STUB_COPIES", made)]).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let failed = named(&answer, "devices", "Stand-in 0")["failed"].as_str().unwrap();
+        assert_eq!(output.status.code(), Some(5));
+        assert_eq!(failed, format!("{said}: part 0 of 1 arrived otherwise from byte 0 on"));
+    }
 }
 
 #[test]

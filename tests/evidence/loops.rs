@@ -11,6 +11,15 @@ use super::kept;
 struct Loop {
     allocator: String,
     rows: Vec<Pair>,
+    #[serde(flatten)]
+    card: Card,
+}
+
+/// Which card a file is of. Older files do not say.
+#[derive(Debug, Deserialize, PartialEq)]
+struct Card {
+    uuid_hash: Option<String>,
+    driver_version: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -22,12 +31,22 @@ struct Pair {
 /// A cached allocate and free beside PyTorch's, in one session on one host.
 pub(crate) fn pairs() -> String {
     let torch: Loop = serde_json::from_str(&kept::text(kept::TORCH_ALLOCATOR)).unwrap();
-    let ours = own_pairs();
-    let mut table = format!("| block | headroom, ns | {}, ns | ratio |\n|---:|---:|---:|---:|\n", torch.allocator);
+    let OnDevice { cached_pairs, card, .. } = measurements();
+    if torch.card.uuid_hash.is_some() {
+        assert_eq!(card, torch.card, "both loops ran beside one card");
+    }
+    let locked = cached_pairs.iter().all(|own| own.locked_nanoseconds.is_some());
+    let (title, line) = if locked { (" headroom with its lock, ns |", "---:|") } else { ("", "") };
+    let mut table =
+        format!("| block | headroom, ns |{title} {}, ns | ratio |\n|---:|---:|{line}---:|---:|\n", torch.allocator);
     for row in &torch.rows {
-        let Some(own) = ours.iter().find(|own| own.bytes == row.bytes) else { continue };
-        let ratio = own.pair_ns / row.pair_ns;
-        let _ = writeln!(table, "| {} | {:.0} | {:.0} | {ratio:.2} |", block(row.bytes), own.pair_ns, row.pair_ns);
+        let Some(own) = cached_pairs.iter().find(|own| own.bytes == row.bytes) else { continue };
+        // PyTorch's takes its own lock, so what takes ours is what is like it.
+        let alike_ns = own.locked_nanoseconds.unwrap_or(own.nanoseconds);
+        let more = own.locked_nanoseconds.map_or_else(String::new, |locked_ns| format!(" {locked_ns:.0} |"));
+        let ratio = alike_ns / row.pair_ns;
+        let (block, own_ns) = (block(row.bytes), own.nanoseconds);
+        let _ = writeln!(table, "| {block} | {own_ns:.0} |{more} {:.0} | {ratio:.2} |", row.pair_ns);
     }
     format!("A cached allocate + free on the card's host, called from Rust and from C++ in one session:\n\n{table}\n")
 }
@@ -51,6 +70,8 @@ struct Measurements {
 struct OnDevice {
     copies: Vec<Copied>,
     cached_pairs: Vec<OwnPair>,
+    #[serde(flatten)]
+    card: Card,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +79,8 @@ pub(crate) struct Copied {
     source: String,
     manner: String,
     settings: Option<Settings>,
+    /// Missing in older files, in which the usual ones are those without settings.
+    usual: Option<bool>,
     gib_per_second: f64,
     share_of_plain: f64,
 }
@@ -65,7 +88,7 @@ pub(crate) struct Copied {
 impl Copied {
     /// Whether it was shared out as uploads are, and not otherwise for comparison.
     pub(crate) fn is_usual(&self) -> bool {
-        self.settings.is_none()
+        self.usual.unwrap_or(self.settings.is_none())
     }
 }
 
@@ -79,17 +102,14 @@ struct Settings {
 struct OwnPair {
     bytes: u64,
     nanoseconds: f64,
+    /// Missing in older files.
+    locked_nanoseconds: Option<f64>,
 }
 
 fn measurements() -> OnDevice {
     let mut measured: Measurements = serde_json::from_str(&kept::text(kept::MEASURED)).unwrap();
     assert!(measured.optimised, "figures of a build that is not optimised say little");
     measured.devices.remove(0)
-}
-
-fn own_pairs() -> Vec<Pair> {
-    let pairs = measurements().cached_pairs.into_iter();
-    pairs.map(|pair| Pair { bytes: pair.bytes, pair_ns: pair.nanoseconds }).collect()
 }
 
 /// Uploads beside the plain pinned copy of the same run.

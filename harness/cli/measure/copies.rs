@@ -10,7 +10,8 @@ use headroom_device::device::UploadPart;
 use headroom_device::{DeviceMemory, Holding};
 use serde::Serialize;
 
-use super::source::{Source, SourceKind};
+use super::arrival::Arrival;
+use super::source::{Opened, Source, SourceKind};
 use super::{Failure, Held, median};
 
 /// The size of a tensor: that of a 1024 × 1024 matrix in half precision.
@@ -56,8 +57,12 @@ impl fmt::Display for Manner {
 /// How an upload was shared out.
 #[derive(Serialize)]
 pub(super) struct Shared {
+    /// Threads that took part.
     pub(super) threads: usize,
+    /// The size of one buffer.
     pub(super) buffer_bytes: usize,
+    /// All buffers that were pinned for it.
+    pub(super) pinned_bytes: u64,
 }
 
 /// One measurement.
@@ -65,24 +70,22 @@ pub(super) struct Shared {
 pub(super) struct Copied {
     pub(super) source: SourceKind,
     pub(super) manner: Manner,
-    /// How the upload was shared out, where it was otherwise than usual.
+    /// How the upload was shared out, where it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<Shared>,
+    /// Whether it was shared out as models are loaded, and not otherwise for comparison.
+    pub(super) usual: bool,
     /// What was copied in each run.
     pub(super) bytes: u64,
-    /// How long each run took, in order.
+    /// How long the first run took, before anything was pinned for it or any stream made: a model that a program loads
+    /// first goes up so.
+    pub(super) first_seconds: f64,
+    /// How long each later run took, in order.
     seconds: Vec<f64>,
     /// Of the median run.
     pub(super) gib_per_second: f64,
     /// Beside the plain pinned copy of the same run; 1 is as fast.
     pub(super) share_of_plain: f64,
-}
-
-impl Copied {
-    fn new(source: SourceKind, manner: Manner, bytes: u64, seconds: Vec<f64>) -> Self {
-        let gib_per_second = bytes as f64 / (1_u64 << 30) as f64 / median(seconds.clone());
-        Self { source, manner, settings: None, bytes, seconds, gib_per_second, share_of_plain: 1.0 }
-    }
 }
 
 /// The size in whole pieces, and an even number of them.
@@ -98,23 +101,24 @@ pub(super) fn measure_copies(
     bytes: u64,
 ) -> Result<Vec<Copied>, Failure> {
     let mut copies = Vec::new();
+    let mut bench = Bench { context, memory, arrival: Arrival::new(context)? };
     for kind in SourceKind::ALL {
         let pieces = usize::try_from(bytes)? / PIECE_BYTES;
         let source = Source::new(kind, context, pieces, PIECE_BYTES)?;
         if let Source::Pinned(buffer) = &source {
-            copies.push(plain(context, memory, buffer)?);
+            copies.push(bench.timed(kind, &source, Manner::PlainPinned, |parts| plain(context, parts, buffer))?);
         }
         if !matches!(source, Source::MappedFile(_)) {
-            copies.push(uploaded(memory, kind, &source, Manner::UploadOnePart)?);
+            copies.push(bench.uploaded(kind, &source, Manner::UploadOnePart, None)?);
         }
-        copies.push(uploaded(memory, kind, &source, Manner::UploadPieces)?);
-        copies.push(uploaded(memory, kind, &source, Manner::UploadEverySecond)?);
+        copies.push(bench.uploaded(kind, &source, Manner::UploadPieces, None)?);
+        copies.push(bench.uploaded(kind, &source, Manner::UploadEverySecond, None)?);
         if kind != SourceKind::Pinned {
-            let each = |_: &mut dyn DeviceMemory, parts: &[UploadPart<'_>]| Ok(copy_each_part(context, parts)?);
-            copies.push(timed(memory, kind, &source, Manner::CopyEachPiece, each)?);
+            let each = |parts: &[UploadPart<'_>]| Ok(copy_each_part(context, parts)?);
+            copies.push(bench.timed(kind, &source, Manner::CopyEachPiece, each)?);
             for (threads, buffer_bytes) in OTHER_SETTINGS {
                 let settings = UploadSettings { threads, buffer_bytes };
-                copies.push(with_settings(context, memory, kind, &source, settings)?);
+                copies.push(bench.uploaded(kind, &source, Manner::UploadPieces, Some(settings))?);
             }
         }
     }
@@ -125,75 +129,88 @@ pub(super) fn measure_copies(
     Ok(copies)
 }
 
-fn plain(context: &CudaContext, memory: &mut dyn DeviceMemory, from: &PinnedBuffer) -> Result<Copied, Failure> {
-    let held = Held::new(memory, &[from.len() as u64])?;
-    let mut seconds = Vec::with_capacity(RUNS);
-    for run in 0..=RUNS {
-        let began = Instant::now();
-        for to in &held.holdings {
-            copy_pinned(context, *to, from, PLAIN_PIECE_BYTES)?;
-        }
-        // The first one wakes the bus and is not counted.
-        if run > 0 {
-            seconds.push(began.elapsed().as_secs_f64());
-        }
+fn plain(context: &CudaContext, parts: &[UploadPart<'_>], from: &PinnedBuffer) -> Result<(), Failure> {
+    Ok(parts.iter().try_for_each(|part| copy_pinned(context, part.to, from, PLAIN_PIECE_BYTES))?)
+}
+
+/// GiB in a second.
+pub(super) fn rate(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64 / seconds
+}
+
+/// One device, and whoever looks at what arrived there.
+struct Bench<'a> {
+    context: &'a CudaContext,
+    memory: &'a mut dyn DeviceMemory,
+    arrival: Arrival<'a>,
+}
+
+impl Bench<'_> {
+    /// An upload as the model cache makes it, through an uploader of its own; shared out otherwise where `settings` say.
+    fn uploaded(
+        &mut self,
+        kind: SourceKind,
+        source: &Source,
+        manner: Manner,
+        settings: Option<UploadSettings>,
+    ) -> Result<Copied, Failure> {
+        let context = self.context.clone();
+        let mut uploader = match settings {
+            Some(settings) => Uploader::with_settings(context, settings),
+            None => Uploader::new(context),
+        };
+        let copied = self.timed(kind, source, manner, |parts| Ok(uploader.upload(parts)?))?;
+        let (staging, buffer_bytes) = (uploader.staging(), uploader.settings().buffer_bytes);
+        let shared = Shared { threads: staging.threads, buffer_bytes, pinned_bytes: staging.pinned_bytes };
+        Ok(Copied { settings: Some(shared), usual: settings.is_none(), ..copied })
     }
-    Ok(Copied::new(SourceKind::Pinned, Manner::PlainPinned, from.len() as u64, seconds))
+
+    /// Times one manner of copying. What is allocated for it is what would be on the device: a partial load has no room
+    /// for the pieces that it leaves out. What the first and the last run brought there is compared, outside the time.
+    fn timed(
+        &mut self,
+        kind: SourceKind,
+        source: &Source,
+        manner: Manner,
+        mut copy: impl FnMut(&[UploadPart<'_>]) -> Result<(), Failure>,
+    ) -> Result<Copied, Failure> {
+        let sizes: Vec<u64> = {
+            let opened = source.open()?;
+            chosen(&opened, manner).iter().map(|contents| contents.len() as u64).collect()
+        };
+        let held = Held::new(&mut *self.memory, &sizes)?;
+        let mut seconds = Vec::with_capacity(RUNS);
+        let mut first_seconds = 0.0;
+        for run in 0..=RUNS {
+            let opened = source.open()?;
+            let parts: Vec<_> = held.holdings.iter().zip(chosen(&opened, manner)).map(part).collect();
+            let is_compared = run == 0 || run == RUNS;
+            if is_compared {
+                self.arrival.spoil(&parts)?;
+            }
+            let began = Instant::now();
+            copy(&parts)?;
+            let taken = began.elapsed().as_secs_f64();
+            if is_compared {
+                self.arrival.check(&format!("{} from {}", manner, kind.name()), &parts)?;
+            }
+            if run == 0 {
+                first_seconds = taken;
+            } else {
+                seconds.push(taken);
+            }
+        }
+        let bytes = sizes.iter().sum();
+        let gib_per_second = rate(bytes, median(seconds.clone()));
+        let (source, settings, usual, share_of_plain) = (kind, None, true, 1.0);
+        Ok(Copied { source, manner, settings, usual, bytes, first_seconds, seconds, gib_per_second, share_of_plain })
+    }
 }
 
-/// An upload as the model cache makes it.
-fn uploaded(
-    memory: &mut dyn DeviceMemory,
-    kind: SourceKind,
-    source: &Source,
-    manner: Manner,
-) -> Result<Copied, Failure> {
-    timed(memory, kind, source, manner, |memory, parts| Ok(memory.upload(parts)?))
-}
-
-fn with_settings(
-    context: &CudaContext,
-    memory: &mut dyn DeviceMemory,
-    kind: SourceKind,
-    source: &Source,
-    settings: UploadSettings,
-) -> Result<Copied, Failure> {
-    let UploadSettings { threads, buffer_bytes } = settings;
-    let mut uploader = Uploader::with_settings(context.clone(), settings);
-    let copied = timed(memory, kind, source, Manner::UploadPieces, |_, parts| Ok(uploader.upload(parts)?))?;
-    Ok(Copied { settings: Some(Shared { threads, buffer_bytes }), ..copied })
-}
-
-/// Times one manner of copying. What is allocated for it is what would be on the device: a partial load has no room for
-/// the pieces that it leaves out.
-fn timed(
-    memory: &mut dyn DeviceMemory,
-    kind: SourceKind,
-    source: &Source,
-    manner: Manner,
-    mut copy: impl FnMut(&mut dyn DeviceMemory, &[UploadPart<'_>]) -> Result<(), Failure>,
-) -> Result<Copied, Failure> {
+fn chosen<'a>(opened: &'a Opened<'_>, manner: Manner) -> Vec<&'a [u8]> {
+    let is_whole = matches!(manner, Manner::PlainPinned | Manner::UploadOnePart);
+    let piece_bytes = if is_whole { usize::MAX } else { PIECE_BYTES };
     let step = if manner == Manner::UploadEverySecond { 2 } else { 1 };
-    let sizes: Vec<u64> = {
-        let opened = source.open()?;
-        let pieces = chosen(&opened, manner, step);
-        pieces.iter().map(|contents| contents.len() as u64).collect()
-    };
-    let held = Held::new(memory, &sizes)?;
-    let mut seconds = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
-        let opened = source.open()?;
-        let pieces = chosen(&opened, manner, step);
-        let parts: Vec<_> = held.holdings.iter().zip(pieces).map(part).collect();
-        let began = Instant::now();
-        copy(held.memory, &parts)?;
-        seconds.push(began.elapsed().as_secs_f64());
-    }
-    Ok(Copied::new(kind, manner, sizes.iter().sum(), seconds))
-}
-
-fn chosen<'a>(opened: &'a super::source::Opened<'_>, manner: Manner, step: usize) -> Vec<&'a [u8]> {
-    let piece_bytes = if manner == Manner::UploadOnePart { usize::MAX } else { PIECE_BYTES };
     opened.pieces(piece_bytes).into_iter().step_by(step).collect()
 }
 

@@ -1,5 +1,6 @@
 //! `devices --measure`: how fast weights reach each attached GPU, and what memory costs that the allocator has at hand.
 
+mod arrival;
 mod copies;
 mod pairs;
 mod source;
@@ -12,11 +13,13 @@ use headroom_device::lease::DeviceLease;
 use headroom_device::{Holding, Settings};
 use serde::Serialize;
 
-use self::copies::{Copied, Shared, measure_copies};
+use self::copies::{Copied, Shared, measure_copies, rate};
 use self::pairs::{Pair, measure_pairs};
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
+use crate::gpu::CardFacts;
+use crate::run::provenance;
 
 /// What a device is measured with when nobody says otherwise, as the command line has it.
 pub(super) const USUAL_SIZE: &str = "4GiB";
@@ -30,6 +33,14 @@ type Failure = Box<dyn std::error::Error>;
 /// All devices of one run.
 #[derive(Serialize)]
 struct Measurements {
+    /// When they were made, in RFC 3339.
+    created: String,
+    /// The program's version.
+    tool_version: String,
+    /// The source that it was built from, where the build knows.
+    commit: Option<String>,
+    /// What it was asked.
+    arguments: Vec<String>,
     /// Whether the build is optimised: figures of one that is not say little about the allocator.
     optimised: bool,
     devices: Vec<Measured>,
@@ -39,7 +50,11 @@ struct Measurements {
 #[derive(Serialize)]
 struct Measured {
     name: String,
+    /// Shown to whoever measures, and not printed as JSON: that can be kept and names no card.
+    #[serde(skip)]
     uuid: String,
+    /// Tells two cards apart, and is the same in reports.
+    uuid_hash: String,
     driver_version: String,
     /// What was copied up, at most, in one measurement.
     size_bytes: u64,
@@ -59,7 +74,16 @@ pub(super) fn measure(size: Bytes, json: bool, terminal: &mut Terminal<'_>) -> R
     let listed = gpus().map_err(|error| CliError::Unavailable(format!("no CUDA device: {error}")))?;
     let devices: Vec<_> = listed.iter().map(|gpu| measured(gpu, size.0, terminal)).collect();
     let failed = devices.iter().any(|device| device.failed.is_some());
-    let measurements = Measurements { optimised: !cfg!(debug_assertions), devices };
+    let asked = ["devices".to_owned(), format!("--measure={}B", size.0)];
+    let from = provenance(asked.into_iter().chain(json.then(|| "--json".to_owned())).collect());
+    let measurements = Measurements {
+        created: from.created,
+        tool_version: from.tool_version,
+        commit: from.commit,
+        arguments: from.arguments,
+        optimised: !cfg!(debug_assertions),
+        devices,
+    };
     if json {
         terminal.json(&measurements)?;
     } else {
@@ -77,8 +101,11 @@ fn measured(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Measured
             (Vec::new(), Vec::new(), Some(error.to_string()))
         }
     };
-    let Gpu { name, uuid, driver_version, .. } = gpu.clone();
-    Measured { name, uuid, driver_version, size_bytes, copies, cached_pairs, failed }
+    let Gpu { name, uuid, driver_version, total_bytes, .. } = gpu.clone();
+    let facts = CardFacts { model: name, uuid, total_bytes, driver: driver_version };
+    let uuid_hash = facts.uuid_hash();
+    let CardFacts { model: name, uuid, driver: driver_version, .. } = facts;
+    Measured { name, uuid, uuid_hash, driver_version, size_bytes, copies, cached_pairs, failed }
 }
 
 fn try_measure(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Result<(Vec<Copied>, Vec<Pair>), Failure> {
@@ -86,11 +113,11 @@ fn try_measure(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Resul
     let folder = DeviceLease::default_folder()?;
     let _lease = DeviceLease::acquire(&folder, &gpu.uuid, "headroom devices --measure", PATIENCE, on_wait)?;
     let context = CudaContext::open(gpu)?;
-    let mut memory = context.parts(Settings::default())?.memory;
+    let device = context.parts(Settings::default())?.build();
     // Before the copies, so that the allocator holds nothing but what is asked of it.
-    let pairs = measure_pairs(memory.as_mut())?;
-    let copies = measure_copies(&context, memory.as_mut(), size_bytes)?;
-    memory.empty_cache()?;
+    let pairs = measure_pairs(&device)?;
+    let copies = device.with_memory(|memory| measure_copies(&context, memory, size_bytes))?;
+    device.empty_cache()?;
     Ok((copies, pairs))
 }
 
@@ -100,8 +127,10 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
             .line("This build is not optimised: build with --release before the allocator's figures are compared.")?;
     }
     for device in &measurements.devices {
-        let Measured { name, uuid, driver_version, size_bytes, .. } = device;
-        terminal.line(format!("{name} ({uuid}), driver {driver_version}, up to {} a copy", Bytes(*size_bytes)))?;
+        let Measured { name, uuid, uuid_hash, driver_version, size_bytes, .. } = device;
+        let size = Bytes(*size_bytes);
+        terminal
+            .line(format!("{name} ({uuid}, {uuid_hash} in reports), driver {driver_version}, up to {size} a copy"))?;
         if let Some(reason) = &device.failed {
             terminal.line(format!("not measured: {reason}"))?;
             continue;
@@ -112,22 +141,27 @@ fn print(measurements: &Measurements, terminal: &mut Terminal<'_>) -> Result<(),
                 copied.manner.to_string(),
                 copied.settings.as_ref().map_or_else(String::new, shared),
                 Bytes(copied.bytes).to_string(),
+                format!("{:.1}", rate(copied.bytes, copied.first_seconds)),
                 format!("{:.1}", copied.gib_per_second),
                 format!("{:.1} %", copied.share_of_plain * 100.0),
             ]
         });
-        let header = ["from", "manner", "threads × buffer", ">copied", ">GiB/s", ">of plain pinned"];
+        let header = ["from", "manner", "threads × buffer", ">copied", ">first, GiB/s", ">GiB/s", ">of plain pinned"];
         terminal.table(&header, &copies.collect::<Vec<_>>())?;
-        let pairs = device
-            .cached_pairs
-            .iter()
-            .map(|pair| vec![block(pair.bytes), pair.pairs.to_string(), format!("{:.0}", pair.nanoseconds)]);
-        terminal.table(&[">block", ">pairs", ">ns, allocate + free"], &pairs.collect::<Vec<_>>())?;
+        let pairs = device.cached_pairs.iter().map(|pair| {
+            let nanoseconds = [pair.nanoseconds, pair.locked_nanoseconds].map(|figure| format!("{figure:.0}"));
+            [vec![block(pair.bytes), pair.pairs.to_string()], nanoseconds.to_vec()].concat()
+        });
+        let header = [">block", ">pairs", ">ns, allocate + free", ">through the device's lock"];
+        terminal.table(&header, &pairs.collect::<Vec<_>>())?;
     }
     Ok(())
 }
 
 fn shared(settings: &Shared) -> String {
+    if settings.pinned_bytes == 0 {
+        return format!("{}, no buffer", settings.threads);
+    }
     format!("{} × {}", settings.threads, Bytes(settings.buffer_bytes as u64))
 }
 

@@ -46,8 +46,16 @@ pub(super) enum Source {
 
 const FILE: &str = "weights.safetensors";
 
-/// Anything but zero, of which a system may keep one page for all.
-const FILLING: u8 = 0x5a;
+/// Fills memory with what stands from `start_bytes` (whole words) on in contents in which no two stretches are alike:
+/// whatever is lost, or goes elsewhere, is then seen.
+fn fill(memory: &mut [u8], start_bytes: usize) {
+    for (word, index) in memory.chunks_mut(8).zip(start_bytes as u64 / 8..) {
+        let mixed = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes();
+        let (now, _) = mixed.split_at(word.len());
+        word.copy_from_slice(now);
+    }
+}
 
 impl Source {
     /// `pieces` pieces of `piece_bytes` each.
@@ -61,10 +69,14 @@ impl Source {
         Ok(match kind {
             SourceKind::Pinned => {
                 let mut buffer = PinnedBuffer::new(context, bytes)?;
-                buffer.fill(FILLING);
+                fill(&mut buffer, 0);
                 Self::Pinned(buffer)
             }
-            SourceKind::Pageable => Self::Pageable(vec![FILLING; bytes]),
+            SourceKind::Pageable => {
+                let mut memory = vec![0; bytes];
+                fill(&mut memory, 0);
+                Self::Pageable(memory)
+            }
             SourceKind::MappedFile => {
                 let folder = tempfile::tempdir()?;
                 write_file(&folder.path().join(FILE), pieces, piece_bytes)?;
@@ -111,12 +123,13 @@ fn write_file(path: &PathBuf, pieces: usize, piece_bytes: usize) -> Result<(), F
         .collect();
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(8), b' ');
-    let contents = vec![FILLING; piece_bytes];
-    let write = || {
+    let mut contents = vec![0; piece_bytes];
+    let mut write = || {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        for _ in 0..pieces {
+        for index in 0..pieces {
+            fill(&mut contents, index * piece_bytes);
             file.write_all(&contents)?;
         }
         // So that nothing is written to the disk while copies are timed.
