@@ -13,7 +13,7 @@ use headroom_reports::{Check, Outcome};
 use crate::bench::{Ground, Place, Subject};
 use crate::checks::invariants::{Area, EVERYWHERE, GeneralArea, OF_A_FAMILY};
 use crate::checks::{self, CheckError, Evidence};
-use crate::gpu::{AttachedGpu, NoTurn, Turn};
+use crate::gpu::{AttachedGpu, NoTurn, Turn, words_of};
 use crate::variables::{LIMIT, gpu_is_required, patience, time_limit};
 use crate::world::World;
 
@@ -220,15 +220,13 @@ impl Trial {
 
     fn within(&self, limit: Duration) -> Result<Evidence, NotPassed> {
         // Waiting for a card is no part of the trial's own time.
-        let turn = self.card().map(|card| self.turn_on(card)).transpose()?;
+        let turn = catch_unwind(AssertUnwindSafe(|| self.card().map(|card| self.turn_on(card)).transpose()));
+        let turn = turn.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         let (sender, receiver) = channel();
         let trial = self.clone();
         std::thread::spawn(move || {
             let verdict = catch_unwind(AssertUnwindSafe(|| trial.verdict(turn.as_ref())));
-            let verdict = verdict.unwrap_or_else(|panic| {
-                let text = format!("panicked: {}", words_of(&*panic));
-                Err(NotPassed::new(Outcome::Failed, text))
-            });
+            let verdict = verdict.unwrap_or_else(|panic| Err(panicked(&*panic)));
             let verdict = match turn {
                 Some(turn) => of_the_card(verdict, &turn),
                 None => verdict,
@@ -357,7 +355,6 @@ fn of_the_card(verdict: Result<Evidence, NotPassed>, turn: &Turn) -> Result<Evid
     })
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+fn panicked(panic: &(dyn std::any::Any + Send)) -> NotPassed {
+    NotPassed::new(Outcome::Failed, format!("panicked: {}", words_of(panic)))
 }

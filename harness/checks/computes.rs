@@ -4,6 +4,7 @@
 use headroom_base::{AllocatorKind, Case, DType, Verdict};
 use headroom_family::{Architecture, Model};
 use headroom_runners::StepRequest;
+use headroom_runners::cuda::Convolutions;
 use headroom_runners::programs::small::{operations, small, small_case};
 use headroom_runners::programs::{Computation, computation};
 use headroom_runners::reference::{Contents, Tolerance, compare, execute};
@@ -13,12 +14,14 @@ use crate::bench::{Bench, Ground, Place, Setup, Subject, lines_of};
 use crate::gpu::OpenGpu;
 
 /// Executes a small relative of each of the family's models, in each element type, on the card and by the reference, and
-/// holds the results against each other; then runs the largest case of each line and counts what is no finite number.
+/// holds the results against each other; then runs the largest case of each line, counts what is no finite number, and
+/// looks that results vary wherever the reference's do, and that the library computes convolutions.
 ///
 /// What is computed does not depend on the allocator, so it is looked at under the native one alone.
 ///
 /// # Errors
-/// The first result that is not the reference's, or not finite.
+/// The first result that is not the reference's, not finite, or all the same; or that not one of several convolutions went
+/// by the library.
 pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let Place::Gpu(gpu) = subject.place else {
         return Err(CheckError::violated("a simulated card computes nothing"));
@@ -28,25 +31,48 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     }
     let bench = subject.bench(&Setup::default())?;
     let mut evidence = Evidence::default();
-    let mut compared: Vec<(Architecture, Case)> = Vec::new();
+    let mut compared: Vec<Compared> = Vec::new();
     for (architecture, case) in small_works(subject) {
-        if compared.contains(&(architecture.clone(), case)) {
+        if compared.iter().any(|known| known.architecture == architecture && known.case == case) {
             continue;
         }
-        evidence.absorb(beside_the_reference(&bench, gpu, &architecture, case)?);
-        compared.push((architecture, case));
+        let (seen, vary) = beside_the_reference(&bench, gpu, &architecture, case)?;
+        evidence.absorb(seen);
+        compared.push(Compared { architecture, case, vary });
     }
+    let mut convolutions = Convolutions::default();
     for (model, lines) in lines_of(subject) {
         for line in lines {
             let largest = line.cases.iter().max_by_key(|case| {
                 model.architecture().map(|known| headroom_runners::programs::cost_units(known, case))
             });
             if let Some(case) = largest {
-                evidence.absorb(finite(&bench, gpu, model, *case, ground)?);
+                let vary = model.architecture().and_then(|known| {
+                    let relative = small(known);
+                    let same =
+                        |seen: &&Compared| seen.architecture == relative && seen.case.operation == case.operation;
+                    compared.iter().find(same)
+                });
+                let vary = vary.map_or(&[][..], |seen| &seen.vary);
+                evidence.absorb(of_full_size(&bench, gpu, (model, *case), vary, ground, &mut convolutions)?);
             }
         }
     }
+    let Convolutions { by_library, by_own_kernel } = convolutions;
+    ensure(by_library > 0 || by_own_kernel < SEVERAL, || format!("{}: {convolutions}", place(subject)))?;
+    evidence.notes.push(format!("{}: {convolutions}", place(subject)));
     Ok(evidence)
+}
+
+/// So many convolutions are not all something that a library has no algorithm for.
+const SEVERAL: usize = 3;
+
+/// A small relative that was compared.
+struct Compared {
+    architecture: Architecture,
+    case: Case,
+    /// For each output whether the reference's values vary.
+    vary: Vec<bool>,
 }
 
 /// The small relatives of the family's models, each with a case of every operation in every element type.
@@ -75,7 +101,7 @@ fn beside_the_reference(
     gpu: &OpenGpu,
     architecture: &Architecture,
     case: Case,
-) -> Result<Evidence, CheckError> {
+) -> Result<(Evidence, Vec<bool>), CheckError> {
     let subject = &bench.subject;
     let execution = bench.runner.execution(&subject.environment().hard);
     let what = || format!("{} {} {case}", place(subject), architecture.kind());
@@ -97,16 +123,19 @@ fn beside_the_reference(
     }
     let note =
         format!("{}: off the reference by {worst:.1e} of its root mean square, {:.1e} allowed", what(), tolerance.rms);
-    Ok(Evidence { seen: found.len(), notes: vec![note], ..Evidence::default() })
+    let vary = expected.outputs.iter().map(|output| output.values.windows(2).any(|pair| pair[0] != pair[1]));
+    Ok((Evidence { seen: found.len(), notes: vec![note], ..Evidence::default() }, vary.collect()))
 }
 
-/// Runs a case of its own size and counts what of its results is infinite or no number.
-fn finite(
+/// Runs a case of its own size, counts what of its results is infinite or no number, looks that those vary which do at a
+/// small size, and adds who computed its convolutions.
+fn of_full_size(
     bench: &Bench<'_>,
     gpu: &OpenGpu,
-    model: &Model,
-    case: Case,
+    (model, case): (&Model, Case),
+    vary: &[bool],
     ground: Ground<'_>,
+    convolutions: &mut Convolutions,
 ) -> Result<Evidence, CheckError> {
     let subject = &bench.subject;
     let Some((_, estimate)) = built_in_price(subject, model, &case, ground, bench.floor_bytes) else {
@@ -118,8 +147,19 @@ fn finite(
     let with = subject.locked_beside(model);
     let working_bytes = Some(estimate.reservation_bytes);
     let request = StepRequest { model: &model.key, with: &with, case, working_bytes };
-    let wrong = bench.session.inspect(&request, |device, work| gpu.attached().not_finite(device, work))?;
+    let seen = bench.session.inspect(&request, |device, work| gpu.attached().outputs_seen(device, work))?;
+    let wrong = seen.not_finite;
     ensure(wrong == 0, || format!("{} {case}: {wrong} results are infinite or no numbers", place(subject)))?;
-    let note = format!("{} {case}: every result is a finite number", place(subject));
+    let same = vary.iter().zip(&seen.vary).position(|(small, large)| *small && !large);
+    ensure(same.is_none(), || {
+        let output = same.map_or(0, |index| index + 1);
+        format!(
+            "{} {case}: result {output} is the same number throughout, which it is not at a small size",
+            place(subject)
+        )
+    })?;
+    let executed = gpu.attached().executed(&bench.session.work(&model.key, case)?);
+    *convolutions += executed.map_err(|error| CheckError::violated(error.to_string()))?.convolutions;
+    let note = format!("{} {case}: every result is a finite number, and they vary", place(subject));
     Ok(Evidence { seen: 1, notes: vec![note], ..Evidence::default() })
 }

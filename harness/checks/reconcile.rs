@@ -6,12 +6,14 @@ use super::{CheckError, Claim, Evidence, place};
 use crate::bench::{Bench, BenchError, Card, Ground, Place, Setup, Subject};
 use crate::checks::pipeline::run_unmeasured;
 use crate::gpu::OpenGpu;
+use crate::trials::NOTHING_TO_SEE;
 
 /// What the parts of an attached card's books may miss of what the driver sees, in percent.
 const RESIDUE_PERCENT: u64 = 1;
 
 /// Runs the pipeline and compares cache, allocator and driver; then empties everything and compares again. On a
-/// simulated card they agree to the byte, on an attached one but for a residue of 1 % that is named.
+/// simulated card they agree to the byte, on an attached one but for a residue of 1 % that is named. Where the driver does
+/// not tell what the process holds (a divided card, some containers) its side is not compared, and the notes say so.
 ///
 /// # Errors
 /// The first figure that differs.
@@ -57,7 +59,10 @@ fn compare(bench: &Bench<'_>, when: &str) -> Result<Evidence, CheckError> {
         }
         (Card::Attached(_), Place::Gpu(gpu)) => evidence.notes.push(match process {
             Reading::Bytes(own) => residue(gpu, own, reserved, &at)?,
-            Reading::Unknown => format!("{at}: the driver does not tell what this process holds"),
+            Reading::Unknown => format!(
+                "{NOTHING_TO_SEE}: {at}: the driver does not tell what this process holds, so its books were not compared \
+                 with the allocator's"
+            ),
         }),
         (Card::Attached(_), Place::Simulated(_)) => {}
     }

@@ -10,7 +10,7 @@ use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{CudaRunner, Executed, GivenContents, Results};
+use headroom_runners::cuda::{CudaRunner, Executed, GivenContents, OutputsSeen, Results};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
@@ -91,8 +91,8 @@ impl Attached for Cuda {
         Ok(results.iter().map(Results::values).collect())
     }
 
-    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError> {
-        self.runner.not_finite(device, work)
+    fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError> {
+        self.runner.outputs_seen(device, work)
     }
 
     fn memory(&self) -> Result<MemoryInfo, DriverError> {

@@ -11,6 +11,7 @@ pub(crate) mod posing;
 mod tests;
 mod turn;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use headroom_device::DriverError;
@@ -18,6 +19,12 @@ use headroom_device::DriverError;
 pub(crate) use open::beside_allocators;
 pub use open::{Attached, Ballast, CardFacts, OpenGpu};
 pub use turn::{NoTurn, Turn};
+
+/// What a panic said.
+pub(crate) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
 
 /// Opens a card: what drives it from then on.
 pub type Opener = Box<dyn Fn() -> Result<Arc<dyn Attached>, String> + Send + Sync>;
@@ -116,10 +123,16 @@ impl AttachedGpu {
     /// # Errors
     /// When it cannot be opened, in words.
     fn open(&self) -> Result<Arc<OpenGpu>, String> {
-        let opened = self.open.get_or_init(|| {
+        let open = || {
             let attached = (self.opener)()?;
             let open = OpenGpu::new(self.name.clone(), self.facts.clone(), attached);
             open.map(Arc::new).map_err(|error: DriverError| error.to_string())
+        };
+        let opened = self.open.get_or_init(|| {
+            // The bindings panic where a library is not what it seems. One card that cannot be opened must not take the
+            // trials of all others with it.
+            catch_unwind(AssertUnwindSafe(open))
+                .unwrap_or_else(|panic| Err(format!("opening it panicked: {}", words_of(&*panic))))
         });
         opened.clone()
     }

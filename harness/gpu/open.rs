@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headroom_base::{Backend, DeviceClass, Reading};
 use headroom_device::device::DeviceParts;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::Executed;
+use headroom_runners::cuda::{Executed, OutputsSeen};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
@@ -58,11 +58,11 @@ pub trait Attached: Send + Sync + fmt::Debug {
     /// When there is no room, or a launch fails.
     fn results(&self, device: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError>;
 
-    /// Runs an operation once and counts what of its results is infinite or no number.
+    /// Runs an operation once, counts what of its results is infinite or no number, and looks whether their values vary.
     ///
     /// # Errors
     /// As [`Runner::run`].
-    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError>;
+    fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError>;
 
     /// Takes memory outside every allocator.
     ///

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headroom_base::{GIB, MIB, Reading};
 use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, DriverCall, SimulatedCard, SimulatedDriver};
+use headroom_device::readers::{Platform, UnknownReader};
 use headroom_device::{Address, Device, Driver, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::Executed;
+use headroom_runners::cuda::{Convolutions, Executed, OutputsSeen};
 use headroom_runners::programs::Computation;
+use headroom_runners::programs::computation::{Kernel, Launch};
 use headroom_runners::reference::{Contents, execute};
 use headroom_runners::{Inputs, RunError, Runner, SimulatedRunner, Work};
 
@@ -33,6 +35,12 @@ pub(crate) struct Posing {
     pub(crate) computes_wrong: AtomicBool,
     /// How many results of every run are no numbers.
     pub(crate) not_finite: AtomicU64,
+    /// Whether the results of runs of full size are all zeros.
+    pub(crate) computes_nothing: AtomicBool,
+    /// Whether its library refuses every convolution.
+    pub(crate) convolutions_refused: AtomicBool,
+    /// Whether its driver tells nobody what a process holds.
+    pub(crate) process_denied: AtomicBool,
 }
 
 impl Posing {
@@ -52,6 +60,9 @@ impl Posing {
             lost: AtomicBool::new(false),
             computes_wrong: AtomicBool::new(false),
             not_finite: AtomicU64::new(0),
+            computes_nothing: AtomicBool::new(false),
+            convolutions_refused: AtomicBool::new(false),
+            process_denied: AtomicBool::new(false),
         })
     }
 
@@ -78,7 +89,12 @@ impl Attached for Posing {
         let number = self.devices.fetch_add(1, Ordering::SeqCst);
         let driver = GivingBack::new(&self.card);
         let class = headroom_base::DeviceClass::new("Posing Card", 0, headroom_base::Backend::Cuda);
-        Ok(DeviceParts::over_driver(DeviceId::new(format!("posing#{number}")), class, driver, settings, true))
+        let mut parts =
+            DeviceParts::over_driver(DeviceId::new(format!("posing#{number}")), class, driver, settings, true);
+        if self.process_denied.load(Ordering::SeqCst) {
+            parts.reader = Box::new(UnknownReader { platform: Platform::Nvml });
+        }
+        Ok(parts)
     }
 
     fn runner(&self) -> Arc<dyn Runner> {
@@ -86,8 +102,13 @@ impl Attached for Posing {
     }
 
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
-        let program = headroom_runners::programs::program(work.architecture, &work.case, &work.execution)?;
-        Ok(Executed { program, differences: Vec::new() })
+        let computation = headroom_runners::programs::computation(work.architecture, &work.case, &work.execution)?;
+        let convolves = |launch: &&Launch| matches!(launch.kernel, Kernel::Convolution { .. });
+        let count = computation.launches.iter().filter(convolves).count();
+        let refused = self.convolutions_refused.load(Ordering::SeqCst);
+        let [by_library, by_own_kernel] = if refused { [0, count] } else { [count, 0] };
+        let convolutions = Convolutions { by_library, by_own_kernel };
+        Ok(Executed { program: computation.program, differences: Vec::new(), convolutions })
     }
 
     fn results(&self, _: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError> {
@@ -101,8 +122,11 @@ impl Attached for Posing {
         Ok(values)
     }
 
-    fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError> {
-        self.runner.run(device, work).map(|()| self.not_finite.load(Ordering::SeqCst))
+    fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError> {
+        self.runner.run(device, work)?;
+        let computation = headroom_runners::programs::computation(work.architecture, &work.case, &work.execution)?;
+        let vary = vec![!self.computes_nothing.load(Ordering::SeqCst); computation.outputs.len()];
+        Ok(OutputsSeen { not_finite: self.not_finite.load(Ordering::SeqCst), vary })
     }
 
     fn memory(&self) -> Result<MemoryInfo, DriverError> {
@@ -110,6 +134,9 @@ impl Attached for Posing {
     }
 
     fn process_bytes(&self) -> Result<Reading, DriverError> {
+        if self.process_denied.load(Ordering::SeqCst) {
+            return Ok(Reading::Unknown);
+        }
         self.card.driver().process_bytes()
     }
 

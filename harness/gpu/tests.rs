@@ -217,7 +217,44 @@ fn a_card_that_computes_something_else_or_no_numbers_is_told() {
     card.not_finite.store(7, Ordering::SeqCst);
     says("7 results are infinite or no numbers");
     card.not_finite.store(0, Ordering::SeqCst);
+    card.computes_nothing.store(true, Ordering::SeqCst);
+    says("is the same number throughout, which it is not at a small size");
+    card.computes_nothing.store(false, Ordering::SeqCst);
+    card.convolutions_refused.store(true, Ordering::SeqCst);
+    says("0 convolutions by cuDNN");
+    card.convolutions_refused.store(false, Ordering::SeqCst);
     assert_eq!(ended(&world, "taesd", "computes").check.outcome, Outcome::Passed);
+}
+
+#[test]
+fn books_that_the_driver_does_not_open_are_said_to_be_uncompared() {
+    let card = Posing::with_gib(24);
+    card.process_denied.store(true, Ordering::SeqCst);
+    let world = world(&[(&card, "GPU-denied")]);
+    let Ended { check, evidence } = ended(&world, "taesd", "reconcile");
+    assert_eq!(check.outcome, Outcome::Passed, "{:?}", check.message);
+    let uncompared = |note: &&String| note.starts_with("nothing to see: ") && note.contains("books were not compared");
+    assert_eq!(evidence.notes.iter().filter(uncompared).count(), 2 * AllocatorKind::ALL.len(), "{:?}", evidence.notes);
+    assert!(!evidence.notes.iter().any(|note| note.contains("residue")), "{:?}", evidence.notes);
+}
+
+#[test]
+fn a_card_whose_opening_panics_fails_its_own_trials_with_the_words_and_no_others() {
+    let sound = Posing::with_gib(24);
+    let (facts, _) = sound.listed("GPU-30000000-panics");
+    let panics: super::Opener = Box::new(|| panic!("Missing symbol planted"));
+    let gpus = Gpus::of(vec![(facts, panics), sound.listed("GPU-40000000-sound")]);
+    let world = Arc::new(World::with_gpus(None, gpus).unwrap());
+    for _ in 0..2 {
+        let trials = on_cards(&world, "taesd");
+        let run = |device: &str| {
+            trials.iter().find(|trial| trial.device() == device && trial.check() == "plan").unwrap().run().check
+        };
+        let failed = run("gpu-30000000");
+        let text = failed.message.unwrap_or_default();
+        assert!(failed.outcome == Outcome::Failed && text.contains("panicked: Missing symbol planted"), "{text}");
+        assert_eq!(run("gpu-40000000").outcome, Outcome::Passed);
+    }
 }
 
 #[test]

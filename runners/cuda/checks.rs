@@ -56,12 +56,24 @@ fn word<const BYTES: usize>(bytes: &[u8]) -> [u8; BYTES] {
     std::array::from_fn(|at| bytes[at])
 }
 
+/// How many elements of an output are compared with each other, from its beginning.
+const COMPARED: usize = 1 << 16;
+
+/// What was seen of an operation's outputs, whatever their sizes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputsSeen {
+    /// Elements that are infinite or no number.
+    pub not_finite: u64,
+    /// For each output whether the elements at its beginning are not all the same.
+    pub vary: Vec<bool>,
+}
+
 impl CudaRunner {
-    /// Runs an operation once and counts what of its outputs is infinite or no number.
+    /// Runs an operation once, counts what of its outputs is infinite or no number, and looks whether their values vary.
     ///
     /// # Errors
     /// As [`Runner::run`](crate::Runner::run).
-    pub fn not_finite(&self, device: &Device, work: &Work<'_>) -> Result<u64, RunError> {
+    pub fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError> {
         let mut state = self.bound()?;
         let ready = state.ready(work)?;
         let counter = device.allocate(8)?;
@@ -71,15 +83,17 @@ impl CudaRunner {
                 let outputs = &ready.prepared.computation.outputs;
                 state.engine.write(at, &0_u64.to_ne_bytes()).map_err(RunError::from).and_then(|()| {
                     state.execute(device, &ready.prepared, work, &mut |_| {}, |engine, address| {
-                        count(engine, outputs, at, address)
+                        let not_finite = count(engine, outputs, at, address)?;
+                        let varies = |output| beginning(engine, output, address).map(|results| vary(&results.values()));
+                        Ok(OutputsSeen { not_finite, vary: outputs.iter().map(varies).collect::<Result<_, _>>()? })
                     })
                 })
             }
             Holding::Remote { .. } => Err(CudaError::NoAddress { name: "a counter".to_owned() }.into()),
         };
         let released = release_all(device, [counter]);
-        let count = outcome?;
-        released.map(|()| count)
+        let seen = outcome?;
+        released.map(|()| seen)
     }
 
     /// Executes a computation with these contents and returns its outputs. Weights and inputs are placed on the device
@@ -160,6 +174,27 @@ fn count(
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// Whether values are not all the same. What is no number is not the same as anything.
+fn vary(values: &[f64]) -> bool {
+    values.windows(2).any(|pair| pair[0] != pair[1])
+}
+
+/// Reads the first rows of a view, as many as hold [`COMPARED`] elements, or all there are.
+fn beginning(engine: &super::engine::GpuEngine, view: &View, address: &Addresses<'_>) -> Result<Results, CudaError> {
+    read_back(engine, &first_of(view, COMPARED as u64), address)
+}
+
+/// The part of a view that holds its first elements: at most this many, but one of each outer dimension.
+fn first_of(view: &View, most: u64) -> View {
+    let mut first = view.clone();
+    let mut room = most.max(1);
+    for size in first.sizes.iter_mut().rev() {
+        *size = (*size).min(room);
+        room = (room / (*size).max(1)).max(1);
+    }
+    first
+}
+
 /// Reads the memory that a view covers, and picks its elements row by row.
 fn read_back(engine: &super::engine::GpuEngine, view: &View, address: &Addresses<'_>) -> Result<Results, CudaError> {
     let (element, sizes) = (view.element, view.sizes.clone());
@@ -176,4 +211,42 @@ fn read_back(engine: &super::engine::GpuEngine, view: &View, address: &Addresses
     }
     let contents = offsets.iter().flat_map(|&at| covered[at as usize * bytes..][..bytes].iter().copied()).collect();
     Ok(Results { element, sizes, contents })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::computation::Source;
+
+    #[test]
+    fn values_vary_unless_all_are_the_same() {
+        for (values, varies) in [
+            (&[0.0, 0.0, 0.0][..], false),
+            (&[0.5, 0.5], false),
+            (&[1.0], false),
+            (&[], false),
+            (&[0.0, -0.0], false),
+            (&[0.0, 0.0, 1e-9], true),
+            (&[f64::NAN, f64::NAN], true),
+        ] {
+            assert_eq!(vary(values), varies, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_view_is_whole_rows_and_no_more_elements_than_asked_for() {
+        let element = Element::Float(DType::Fp16);
+        for (sizes, expected) in [
+            (vec![1, 3, 1024, 1024], vec![1, 1, 64, 1024]),
+            (vec![2, 4, 8, 8], vec![2, 4, 8, 8]),
+            (vec![1 << 20], vec![1 << 16]),
+            (vec![7, 1 << 20], vec![1, 1 << 16]),
+            (vec![0, 5], vec![0, 5]),
+            (vec![], vec![]),
+        ] {
+            let strides = vec![1; sizes.len()];
+            let view = View { source: Source::Nothing, element, offset: 0, sizes, strides };
+            assert_eq!(first_of(&view, 1 << 16).sizes, expected);
+        }
+    }
 }

@@ -82,6 +82,11 @@ impl GpuEngine {
         measured(context, grown, CUDNN, || dnn.decide(shape))
     }
 
+    /// Whether cuDNN refused a convolution, so that an own kernel computes it.
+    pub(super) fn has_refused(&self, shape: &convolution::ConvolutionShape) -> bool {
+        self.dnn.has_refused(shape)
+    }
+
     /// Makes and loads the kernels of these calls that are not there yet, all at once.
     pub(super) fn make<'a>(&mut self, calls: impl Iterator<Item = &'a KernelCall>) -> Result<(), CudaError> {
         let mut wanted: HashMap<&str, &KernelCall> = HashMap::new();

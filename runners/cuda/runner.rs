@@ -27,6 +27,30 @@ pub struct Executed {
     pub program: Program,
     /// Workspaces of which the table says something else.
     pub differences: Vec<WorkspaceDifference>,
+    /// Who computes its convolutions.
+    pub convolutions: Convolutions,
+}
+
+/// How many convolutions of an operation are whose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Convolutions {
+    /// cuDNN's.
+    pub by_library: usize,
+    /// Those of an own kernel, since cuDNN refused them: far slower, and without the workspace that the table knows.
+    pub by_own_kernel: usize,
+}
+
+impl std::ops::AddAssign for Convolutions {
+    fn add_assign(&mut self, other: Self) {
+        self.by_library += other.by_library;
+        self.by_own_kernel += other.by_own_kernel;
+    }
+}
+
+impl std::fmt::Display for Convolutions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} convolutions by cuDNN, {} by own kernels", self.by_library, self.by_own_kernel)
+    }
 }
 
 /// What a runner knows of an operation.
@@ -99,14 +123,16 @@ impl CudaRunner {
         self.state().engine.grown()
     }
 
-    /// An operation as this runner executes it.
+    /// An operation as this runner executes it. What cuDNN refuses only when it is called is told once it was run.
     ///
     /// # Errors
     /// When the operation is not known, or cuDNN cannot tell.
     pub fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
         let mut state = self.bound()?;
         let ready = state.ready(work)?;
-        Ok(Executed { program: ready.prepared.computation.program.clone(), differences: ready.differences.clone() })
+        let convolutions = state.convolutions(&ready.prepared);
+        let (program, differences) = (ready.prepared.computation.program.clone(), ready.differences.clone());
+        Ok(Executed { program, differences, convolutions })
     }
 
     /// Runs an operation as [`Runner::run`] does, and calls `observe` after every step with the step as it was executed:
@@ -175,6 +201,16 @@ impl State {
         let fillings: Vec<KernelCall> = given.filter_map(|given| contents::filling(given, Source::Nothing)).collect();
         self.engine.make(kernels.chain(&fillings))?;
         Ok(Ready { prepared, differences })
+    }
+
+    fn convolutions(&self, prepared: &Prepared) -> Convolutions {
+        let mut convolutions = Convolutions::default();
+        for call in prepared.calls.iter().flatten() {
+            let Call::Convolution(call) = call else { continue };
+            let refused = self.engine.has_refused(&call.shape);
+            *(if refused { &mut convolutions.by_own_kernel } else { &mut convolutions.by_library }) += 1;
+        }
+        convolutions
     }
 
     /// Puts values into memory that nobody gave any.

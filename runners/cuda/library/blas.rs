@@ -3,14 +3,16 @@
 use std::ffi::c_void;
 
 use cudarc::cublas::sys::{
-    self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasMath_t, cublasOperation_t, cublasStatus_t,
-    cudaDataType,
+    self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasMath_t, cublasOperation_t, cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
 use headroom_base::DType;
+use headroom_device::cuda::libraries::Library;
 
 use crate::cuda::error::CudaError;
 use crate::cuda::plan::call::ProductCall;
+
+use super::answer::{Answer, SUCCESS, answer};
 
 /// A handle of cuBLAS. Its context must be the thread's whenever it is used and when it is dropped.
 pub(in crate::cuda) struct Blas {
@@ -18,11 +20,8 @@ pub(in crate::cuda) struct Blas {
     workspace: Option<(u64, u64)>,
 }
 
-fn check(call: &str, answer: cublasStatus_t) -> Result<(), CudaError> {
-    if answer == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
-        return Ok(());
-    }
-    Err(CudaError::Call { library: "cuBLAS", call: call.to_owned(), code: answer as i64, name: format!("{answer:?}") })
+fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
+    super::answer::check(Library::Cublas, call, answer)
 }
 
 impl Blas {
@@ -31,11 +30,13 @@ impl Blas {
     pub(in crate::cuda) fn new(stream: CUstream) -> Result<Self, CudaError> {
         let mut own = Self { handle: std::ptr::null_mut(), workspace: None };
         // SAFETY: the place is valid; a context is bound.
-        check("cublasCreate", unsafe { sys::cublasCreate_v2(&raw mut own.handle) })?;
+        check("cublasCreate", unsafe { answer!(sys::cublasCreate_v2(&raw mut own.handle)) })?;
         // SAFETY: the handle was just made; a stream of the driver is one of the runtime, which names the same structure.
-        check("cublasSetStream", unsafe { sys::cublasSetStream_v2(own.handle, stream.cast()) })?;
+        check("cublasSetStream", unsafe { answer!(sys::cublasSetStream_v2(own.handle, stream.cast())) })?;
         // SAFETY: the handle was just made.
-        check("cublasSetMathMode", unsafe { sys::cublasSetMathMode(own.handle, cublasMath_t::CUBLAS_DEFAULT_MATH) })?;
+        check("cublasSetMathMode", unsafe {
+            answer!(sys::cublasSetMathMode(own.handle, cublasMath_t::CUBLAS_DEFAULT_MATH))
+        })?;
         Ok(own)
     }
 
@@ -48,7 +49,7 @@ impl Blas {
             return Ok(());
         }
         // SAFETY: the handle lives; the caller vouches for the memory, which the allocator aligns to 512 bytes.
-        let given = unsafe { sys::cublasSetWorkspace_v2(self.handle, address as *mut c_void, bytes as usize) };
+        let given = unsafe { answer!(sys::cublasSetWorkspace_v2(self.handle, address as *mut c_void, bytes as usize)) };
         check("cublasSetWorkspace", given)?;
         self.workspace = Some((address, bytes));
         Ok(())
@@ -59,7 +60,7 @@ impl Blas {
         if self.workspace.take().is_some() {
             // Setting the stream takes back a workspace.
             // SAFETY: handle and stream live.
-            check("cublasSetStream", unsafe { sys::cublasSetStream_v2(self.handle, stream.cast()) })?;
+            check("cublasSetStream", unsafe { answer!(sys::cublasSetStream_v2(self.handle, stream.cast())) })?;
         }
         Ok(())
     }
@@ -84,7 +85,7 @@ impl Blas {
         // vouches for the addresses.
         let (name, answer) = unsafe {
             if gemm.count == 1 {
-                let answer = sys::cublasGemmEx(
+                let answer = answer!(sys::cublasGemmEx(
                     self.handle,
                     first,
                     second,
@@ -104,10 +105,10 @@ impl Blas {
                     lead_c,
                     sums,
                     choice,
-                );
+                ));
                 ("cublasGemmEx", answer)
             } else {
-                let answer = sys::cublasGemmStridedBatchedEx(
+                let answer = answer!(sys::cublasGemmStridedBatchedEx(
                     self.handle,
                     first,
                     second,
@@ -131,11 +132,12 @@ impl Blas {
                     gemm.count,
                     sums,
                     choice,
-                );
+                ));
                 ("cublasGemmStridedBatchedEx", answer)
             }
         };
-        if answer == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        // The product is put into words only where it fails.
+        if matches!(answer, Ok(SUCCESS)) {
             return Ok(());
         }
         check(&format!("{name} of {gemm:?}"), answer)
@@ -146,7 +148,7 @@ impl Drop for Blas {
     fn drop(&mut self) {
         if !self.handle.is_null() {
             // SAFETY: the handle is this value's own.
-            let _ = unsafe { sys::cublasDestroy_v2(self.handle) };
+            let _ = unsafe { answer!(sys::cublasDestroy_v2(self.handle)) };
         }
     }
 }

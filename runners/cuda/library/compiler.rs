@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+use cudarc::nvrtc::sys::{self, nvrtcProgram};
+use headroom_device::cuda::libraries::Library;
 
 use crate::cuda::error::CudaError;
 use crate::cuda::plan::call::{Instance, Part};
+
+use super::answer::{Answer, answer};
 
 const ELEMENTS: &str = include_str!("../kernels/elements.cu");
 const COMMON: &str = include_str!("../kernels/common.cu");
@@ -62,15 +65,12 @@ struct Source(nvrtcProgram);
 impl Drop for Source {
     fn drop(&mut self) {
         // SAFETY: the program is this value's own and was made by the compiler.
-        let _ = unsafe { sys::nvrtcDestroyProgram(&raw mut self.0) };
+        let _ = unsafe { answer!(sys::nvrtcDestroyProgram(&raw mut self.0)) };
     }
 }
 
-fn check(call: &str, answer: nvrtcResult) -> Result<(), CudaError> {
-    if answer == nvrtcResult::NVRTC_SUCCESS {
-        return Ok(());
-    }
-    Err(CudaError::Call { library: "NVRTC", call: call.to_owned(), code: answer as i64, name: format!("{answer:?}") })
+fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
+    super::answer::check(Library::Nvrtc, call, answer)
 }
 
 fn compile(text: &str, (major, minor): (u32, u32), names: impl Fn() -> String) -> Result<Vec<u8>, CudaError> {
@@ -85,31 +85,40 @@ fn compile(text: &str, (major, minor): (u32, u32), names: impl Fn() -> String) -
     // headers are handed over.
     unsafe {
         let headers = std::ptr::null();
-        let made =
-            sys::nvrtcCreateProgram(&raw mut program.0, text.as_ptr(), c"headroom.cu".as_ptr(), 0, headers, headers);
+        let made = answer!(sys::nvrtcCreateProgram(
+            &raw mut program.0,
+            text.as_ptr(),
+            c"headroom.cu".as_ptr(),
+            0,
+            headers,
+            headers
+        ));
         check("nvrtcCreateProgram", made)?;
     }
     // SAFETY: the program was just made; the options are as many as is said and live through the call.
-    let compiled = unsafe { sys::nvrtcCompileProgram(program.0, option_texts.len() as i32, option_texts.as_ptr()) };
-    if compiled != nvrtcResult::NVRTC_SUCCESS {
-        let log = format!("{compiled:?}: {}", log_of(&program)?);
+    let compiled =
+        unsafe { answer!(sys::nvrtcCompileProgram(program.0, option_texts.len() as i32, option_texts.as_ptr())) };
+    if let Err(refusal) = check("nvrtcCompileProgram", compiled) {
+        let log = format!("{refusal}: {}", log_of(&program)?);
         return Err(CudaError::Compilation { kernels: names(), log });
     }
     let mut bytes = 0;
     // SAFETY: the program was compiled for a device, not for a virtual one, so it has code; the place is valid.
-    check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut bytes) })?;
+    check("nvrtcGetCUBINSize", unsafe { answer!(sys::nvrtcGetCUBINSize(program.0, &raw mut bytes)) })?;
     let mut code = vec![0_u8; bytes];
     // SAFETY: the code is as long as the compiler said.
-    check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast::<c_char>()) })?;
+    check("nvrtcGetCUBIN", unsafe { answer!(sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast::<c_char>())) })?;
     Ok(code)
 }
 
 fn log_of(program: &Source) -> Result<String, CudaError> {
     let mut bytes = 0;
     // SAFETY: the program lives; the place is valid.
-    check("nvrtcGetProgramLogSize", unsafe { sys::nvrtcGetProgramLogSize(program.0, &raw mut bytes) })?;
+    check("nvrtcGetProgramLogSize", unsafe { answer!(sys::nvrtcGetProgramLogSize(program.0, &raw mut bytes)) })?;
     let mut log = vec![0_u8; bytes];
     // SAFETY: the log is as long as the compiler said.
-    check("nvrtcGetProgramLog", unsafe { sys::nvrtcGetProgramLog(program.0, log.as_mut_ptr().cast::<c_char>()) })?;
+    check("nvrtcGetProgramLog", unsafe {
+        answer!(sys::nvrtcGetProgramLog(program.0, log.as_mut_ptr().cast::<c_char>()))
+    })?;
     Ok(String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned())
 }

@@ -5,15 +5,17 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use cudarc::cudnn::sys::{
-    self, cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, cudnnConvolutionFwdAlgoPerf_t,
-    cudnnConvolutionMode_t, cudnnDataType_t, cudnnFilterDescriptor_t, cudnnHandle_t, cudnnMathType_t, cudnnStatus_t,
-    cudnnTensorDescriptor_t, cudnnTensorFormat_t,
+    self, cudnnConvolutionFwdAlgo_t, cudnnConvolutionFwdAlgoPerf_t, cudnnHandle_t, cudnnMathType_t,
 };
 use cudarc::driver::sys::CUstream;
-use headroom_base::{DType, MemoryLayout};
+use headroom_device::cuda::libraries::Library;
 
 use crate::cuda::error::CudaError;
 use crate::cuda::plan::convolution::ConvolutionShape;
+
+use super::answer::{Answer, SUCCESS, answer, failed, first_failure};
+use super::descriptors::Descriptors;
+use super::refusal::{is_refusal, verdict};
 
 /// Algorithms that cuDNN is asked for at most; it has eight.
 const ALGORITHMS: usize = 10;
@@ -31,6 +33,8 @@ const ALL: [cudnnConvolutionFwdAlgo_t; 7] = [
 /// Arithmetics to try them in, tensor cores first.
 const MATHS: [cudnnMathType_t; 3] =
     [cudnnMathType_t::CUDNN_TENSOR_OP_MATH, cudnnMathType_t::CUDNN_DEFAULT_MATH, cudnnMathType_t::CUDNN_FMA_MATH];
+/// An arithmetic that only the heuristics may choose: it shortens operands that nobody asked to be shortened.
+const SHORTENING: cudnnMathType_t = cudnnMathType_t::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
 
 /// A handle of cuDNN and what it decided so far. Its context must be the thread's whenever it is used and when it is
 /// dropped.
@@ -43,15 +47,12 @@ pub(in crate::cuda) struct Dnn {
 enum Chosen {
     /// By an algorithm of the library.
     Library { descriptors: Descriptors, algorithm: cudnnConvolutionFwdAlgo_t, workspace_bytes: u64 },
-    /// Not by the library, which refuses it with this answer.
-    Refused(cudnnStatus_t),
+    /// Not by the library, which refuses it with this code.
+    Refused(u32),
 }
 
-fn check(call: &str, answer: cudnnStatus_t) -> Result<(), CudaError> {
-    if answer == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-        return Ok(());
-    }
-    Err(CudaError::Call { library: "cuDNN", call: call.to_owned(), code: answer as i64, name: format!("{answer:?}") })
+fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
+    super::answer::check(Library::Cudnn, call, answer)
 }
 
 impl Dnn {
@@ -59,9 +60,9 @@ impl Dnn {
     pub(in crate::cuda) fn new(stream: CUstream) -> Result<Self, CudaError> {
         let mut own = Self { handle: std::ptr::null_mut(), chosen: HashMap::new() };
         // SAFETY: the place is valid; a context is bound.
-        check("cudnnCreate", unsafe { sys::cudnnCreate(&raw mut own.handle) })?;
+        check("cudnnCreate", unsafe { answer!(sys::cudnnCreate(&raw mut own.handle)) })?;
         // SAFETY: the handle was just made; a stream of the driver is one of the runtime, which names the same structure.
-        check("cudnnSetStream", unsafe { sys::cudnnSetStream(own.handle, stream.cast()) })?;
+        check("cudnnSetStream", unsafe { answer!(sys::cudnnSetStream(own.handle, stream.cast())) })?;
         Ok(own)
     }
 
@@ -70,8 +71,13 @@ impl Dnn {
     pub(in crate::cuda) fn decide(&mut self, shape: &ConvolutionShape) -> Result<(u64, String), CudaError> {
         Ok(match self.chosen(shape)? {
             Chosen::Library { algorithm, workspace_bytes, .. } => (*workspace_bytes, name_of(*algorithm)),
-            Chosen::Refused(answer) => (0, format!("an own kernel (cuDNN: {answer:?})")),
+            Chosen::Refused(code) => (0, format!("an own kernel (cuDNN: code {code})")),
         })
+    }
+
+    /// Whether the library refused a convolution that it was asked for.
+    pub(in crate::cuda) fn has_refused(&self, shape: &ConvolutionShape) -> bool {
+        matches!(self.chosen.get(shape), Some(Chosen::Refused(_)))
     }
 
     fn chosen(&mut self, shape: &ConvolutionShape) -> Result<&Chosen, CudaError> {
@@ -102,7 +108,7 @@ impl Dnn {
         // SAFETY: handle and descriptors live; factors are read before the call returns (they lie on the host); the
         // caller vouches for the addresses.
         let answer = unsafe {
-            sys::cudnnConvolutionForward(
+            answer!(sys::cudnnConvolutionForward(
                 handle,
                 (&raw const one).cast::<c_void>(),
                 descriptors.input,
@@ -116,17 +122,19 @@ impl Dnn {
                 (&raw const zero).cast::<c_void>(),
                 descriptors.output,
                 output as *mut c_void,
-            )
+            ))
         };
-        if answer == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-            return Ok(true);
+        match answer? {
+            SUCCESS => Ok(true),
+            code if is_refusal(code) => {
+                self.chosen.insert(shape.clone(), Chosen::Refused(code));
+                Ok(false)
+            }
+            code => {
+                let call = format!("cudnnConvolutionForward by {} of {shape:?}", name_of(*algorithm));
+                Err(failed(Library::Cudnn, &call, code))
+            }
         }
-        if refused(answer) {
-            self.chosen.insert(shape.clone(), Chosen::Refused(answer));
-            return Ok(false);
-        }
-        let by = name_of(*algorithm);
-        check(&format!("cudnnConvolutionForward by {by} of {shape:?}"), answer).map(|()| true)
     }
 
     /// The first algorithm of the heuristics that can be used, as a framework without benchmarks takes it; where they
@@ -136,24 +144,32 @@ impl Dnn {
             Ok(descriptors) => descriptors,
             Err(refusal) => return Ok(Chosen::Refused(refusal)),
         };
-        let listed = self.heuristics(&descriptors);
         let others = ALL.into_iter().flat_map(|algorithm| MATHS.map(|math| (algorithm, math)));
-        let mut refusal = cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED;
-        for (algorithm, math) in listed.into_iter().chain(others) {
-            match self.workspace_bytes(&descriptors, algorithm, math) {
+        let mut answers = Vec::new();
+        for (algorithm, math) in self.heuristics(&descriptors)?.into_iter().chain(others) {
+            match self.workspace_bytes(&descriptors, algorithm, math)? {
                 Ok(workspace_bytes) => return Ok(Chosen::Library { descriptors, algorithm, workspace_bytes }),
-                Err(answer) => refusal = answer,
+                Err(code) => answers.push((algorithm, code)),
             }
         }
-        if refused(refusal) {
-            return Ok(Chosen::Refused(refusal));
+        match verdict(&answers) {
+            Ok(refusal) => Ok(Chosen::Refused(refusal)),
+            Err((algorithm, code)) => {
+                let by = name_of(algorithm);
+                let call = format!("cudnnGetConvolutionForwardWorkspaceSize for {by} of {shape:?}");
+                Err(failed(Library::Cudnn, &call, code))
+            }
         }
-        check(&format!("a convolution, of which no algorithm can be used: {shape:?}"), refusal)?;
-        Ok(Chosen::Refused(refusal))
     }
 
     /// What the heuristics list, the fastest first.
-    fn heuristics(&self, descriptors: &Descriptors) -> Vec<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)> {
+    ///
+    /// # Errors
+    /// When they fail for another reason than that they have nothing to say.
+    fn heuristics(
+        &self,
+        descriptors: &Descriptors,
+    ) -> Result<Vec<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)>, CudaError> {
         let Descriptors { input, weights, convolution, output } = *descriptors;
         let mut found: c_int = 0;
         let mut figures: [MaybeUninit<cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] = [MaybeUninit::zeroed(); ALGORITHMS];
@@ -161,7 +177,7 @@ impl Dnn {
         let answer = unsafe {
             let (most, into) = (ALGORITHMS as c_int, figures.as_mut_ptr().cast());
             let found = &raw mut found;
-            sys::cudnnGetConvolutionForwardAlgorithm_v7(
+            answer!(sys::cudnnGetConvolutionForwardAlgorithm_v7(
                 self.handle,
                 input,
                 weights,
@@ -170,32 +186,32 @@ impl Dnn {
                 most,
                 found,
                 into,
-            )
+            ))
         };
-        if answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS {
-            return Vec::new();
+        match answer? {
+            SUCCESS => {}
+            code if is_refusal(code) => return Ok(Vec::new()),
+            code => return Err(failed(Library::Cudnn, "cudnnGetConvolutionForwardAlgorithm_v7", code)),
         }
         let count = usize::try_from(found).unwrap_or(0);
-        // SAFETY: the library wrote this many figures.
-        let figures = figures.iter().take(count).map(|figure| unsafe { figure.assume_init() });
-        let usable = figures.filter(|figure| figure.status == cudnnStatus_t::CUDNN_STATUS_SUCCESS);
-        usable.map(|figure| (figure.algo, figure.mathType)).collect()
+        Ok(figures.iter().take(count).filter_map(usable).collect())
     }
 
-    /// What an algorithm asks for in some arithmetic, which the descriptor is left in.
+    /// What an algorithm asks for in some arithmetic, which the descriptor is left in; or the code of the call that did not
+    /// succeed.
     fn workspace_bytes(
         &self,
         descriptors: &Descriptors,
         algorithm: cudnnConvolutionFwdAlgo_t,
         math: cudnnMathType_t,
-    ) -> Result<u64, cudnnStatus_t> {
+    ) -> Result<Result<u64, u32>, CudaError> {
         let Descriptors { input, weights, convolution, output } = *descriptors;
         let mut bytes = 0;
         // SAFETY: handle and descriptors live, and the place is valid.
         let answers = unsafe {
-            let math = sys::cudnnSetConvolutionMathType(convolution, math);
+            let math = answer!(sys::cudnnSetConvolutionMathType(convolution, math));
             let place = &raw mut bytes;
-            let sized = sys::cudnnGetConvolutionForwardWorkspaceSize(
+            let sized = answer!(sys::cudnnGetConvolutionForwardWorkspaceSize(
                 self.handle,
                 input,
                 weights,
@@ -203,18 +219,30 @@ impl Dnn {
                 output,
                 algorithm,
                 place,
-            );
+            ));
             [math, sized]
         };
-        let failed = answers.into_iter().find(|answer| *answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS);
-        failed.map_or(Ok(bytes as u64), Err)
+        Ok(first_failure(answers)?.map_or(Ok(bytes as u64), Err))
     }
 }
 
-/// Whether an answer says that the library has nothing for what was asked, and nothing else is wrong.
-fn refused(answer: cudnnStatus_t) -> bool {
-    let code = answer as i64;
-    (2000..4000).contains(&code)
+/// The algorithm and arithmetic of a figure that the library wrote, where it says that they can be used and this program
+/// knows both.
+fn usable(figure: &MaybeUninit<cudnnConvolutionFwdAlgoPerf_t>) -> Option<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)> {
+    let figure = figure.as_ptr();
+    // SAFETY: the figure's memory was zeroed and then written by the library. Its enums are read as the numbers they lie
+    // there as, since a newer library may know others than these types do.
+    let [status, algorithm, math] = unsafe {
+        [
+            (&raw const (*figure).status).cast::<u32>(),
+            (&raw const (*figure).algo).cast(),
+            (&raw const (*figure).mathType).cast(),
+        ]
+        .map(|number: *const u32| number.read())
+    };
+    let algorithm = ALL.into_iter().find(|known| *known as u32 == algorithm)?;
+    let math = MATHS.into_iter().chain([SHORTENING]).find(|known| *known as u32 == math)?;
+    (status == SUCCESS).then_some((algorithm, math))
 }
 
 impl Drop for Dnn {
@@ -222,87 +250,7 @@ impl Drop for Dnn {
         self.chosen.clear();
         if !self.handle.is_null() {
             // SAFETY: the handle is this value's own.
-            let _ = unsafe { sys::cudnnDestroy(self.handle) };
-        }
-    }
-}
-
-/// A convolution as the library is told of it.
-struct Descriptors {
-    input: cudnnTensorDescriptor_t,
-    weights: cudnnFilterDescriptor_t,
-    convolution: cudnnConvolutionDescriptor_t,
-    output: cudnnTensorDescriptor_t,
-}
-
-impl Descriptors {
-    /// The descriptors, or the library's answer where it cannot be told of such a convolution.
-    fn of(shape: &ConvolutionShape) -> Result<Result<Self, cudnnStatus_t>, CudaError> {
-        let nothing = std::ptr::null_mut;
-        let mut own = Self {
-            input: nothing(),
-            weights: std::ptr::null_mut(),
-            convolution: std::ptr::null_mut(),
-            output: nothing(),
-        };
-        let kind = match shape.dtype {
-            DType::Fp16 => cudnnDataType_t::CUDNN_DATA_HALF,
-            DType::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
-            DType::Fp32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
-        };
-        let format = match shape.layout {
-            MemoryLayout::Contiguous => cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
-            MemoryLayout::ChannelsLast => cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
-        };
-        // In single precision this lets tensor cores shorten operands, which PyTorch lets convolutions do by default.
-        let math = match shape.dtype {
-            DType::Fp16 | DType::Bf16 => cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
-            DType::Fp32 => cudnnMathType_t::CUDNN_DEFAULT_MATH,
-        };
-        let space = shape.stride.len();
-        let (rank, dilation) = ((space + 2) as c_int, vec![1; space]);
-        let (input_strides, output_strides) = (shape.strides(&shape.input)?, shape.strides(&shape.output)?);
-        let (mode, sums) = (cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, cudnnDataType_t::CUDNN_DATA_FLOAT);
-        // SAFETY: places are valid, descriptors are used after they were made, and every list has as many numbers as is
-        // said: sizes and strides one for each dimension, strides, padding and dilation one for each of space.
-        let told = unsafe {
-            check("cudnnCreateTensorDescriptor", sys::cudnnCreateTensorDescriptor(&raw mut own.input))?;
-            check("cudnnCreateTensorDescriptor", sys::cudnnCreateTensorDescriptor(&raw mut own.output))?;
-            check("cudnnCreateFilterDescriptor", sys::cudnnCreateFilterDescriptor(&raw mut own.weights))?;
-            check("cudnnCreateConvolutionDescriptor", sys::cudnnCreateConvolutionDescriptor(&raw mut own.convolution))?;
-            let (sizes, strides) = (shape.input.as_ptr(), input_strides.as_ptr());
-            let input = sys::cudnnSetTensorNdDescriptor(own.input, kind, rank, sizes, strides);
-            let (sizes, strides) = (shape.output.as_ptr(), output_strides.as_ptr());
-            let output = sys::cudnnSetTensorNdDescriptor(own.output, kind, rank, sizes, strides);
-            let weights = sys::cudnnSetFilterNdDescriptor(own.weights, kind, format, rank, shape.weights.as_ptr());
-            let (padding, stride) = (shape.padding.as_ptr(), shape.stride.as_ptr());
-            let (space, dilation) = (space as c_int, dilation.as_ptr());
-            let convolution =
-                sys::cudnnSetConvolutionNdDescriptor(own.convolution, space, padding, stride, dilation, mode, sums);
-            check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(own.convolution, math))?;
-            [input, output, weights, convolution]
-        };
-        let failed = told.into_iter().find(|answer| *answer != cudnnStatus_t::CUDNN_STATUS_SUCCESS);
-        Ok(failed.map_or(Ok(own), Err))
-    }
-}
-
-impl Drop for Descriptors {
-    fn drop(&mut self) {
-        // SAFETY: descriptors are this value's own, and null where they were not made.
-        unsafe {
-            if !self.input.is_null() {
-                let _ = sys::cudnnDestroyTensorDescriptor(self.input);
-            }
-            if !self.output.is_null() {
-                let _ = sys::cudnnDestroyTensorDescriptor(self.output);
-            }
-            if !self.weights.is_null() {
-                let _ = sys::cudnnDestroyFilterDescriptor(self.weights);
-            }
-            if !self.convolution.is_null() {
-                let _ = sys::cudnnDestroyConvolutionDescriptor(self.convolution);
-            }
+            let _ = unsafe { answer!(sys::cudnnDestroy(self.handle)) };
         }
     }
 }

@@ -2,25 +2,19 @@
 
 use std::ffi::{CString, c_void};
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUfunction, CUmodule, CUstream};
+use headroom_device::cuda::libraries::Library;
 
 use crate::cuda::error::CudaError;
 
+use super::answer::{Answer, answer};
 use super::compiler::Code;
 
 /// Shared memory that every kernel may have without asking.
 const SHARED_FOR_ALL_BYTES: u32 = 48 * 1024;
 
-fn check(call: &str, answer: CUresult) -> Result<(), CudaError> {
-    if answer == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    Err(CudaError::Call {
-        library: "the CUDA driver",
-        call: call.to_owned(),
-        code: answer as i64,
-        name: format!("{answer:?}"),
-    })
+fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
+    super::answer::check(Library::Driver, call, answer)
 }
 
 /// Code on the device. Its context must be the thread's whenever it is used and when it is dropped.
@@ -31,7 +25,9 @@ impl Module {
     pub(in crate::cuda) fn load(code: &Code) -> Result<Self, CudaError> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the code is whole, as the compiler wrote it; the driver copies it. The place is valid.
-        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast::<c_void>()) })?;
+        check("cuModuleLoadData", unsafe {
+            answer!(sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast::<c_void>()))
+        })?;
         Ok(Self(module))
     }
 
@@ -41,12 +37,12 @@ impl Module {
         let text = CString::new(name).map_err(missing)?;
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in a zero byte, the place is valid.
-        let found = unsafe { sys::cuModuleGetFunction(&raw mut function, self.0, text.as_ptr()) };
+        let found = unsafe { answer!(sys::cuModuleGetFunction(&raw mut function, self.0, text.as_ptr())) };
         check(&format!("cuModuleGetFunction of {name}"), found)?;
         if shared_bytes > SHARED_FOR_ALL_BYTES {
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function was just found; the driver refuses what the device does not have.
-            let allowed = unsafe { sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32) };
+            let allowed = unsafe { answer!(sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32)) };
             check(&format!("cuFuncSetAttribute of {name} to {shared_bytes} bytes of shared memory"), allowed)?;
         }
         Ok(Kernel(function))
@@ -57,7 +53,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: the module is this value's own. After a failure of the device this may fail too; the process then ends
         // with it loaded.
-        let _ = unsafe { sys::cuModuleUnload(self.0) };
+        let _ = unsafe { answer!(sys::cuModuleUnload(self.0)) };
     }
 }
 
@@ -85,7 +81,7 @@ impl Kernel {
         // SAFETY: the caller vouches for kernel and arguments; the driver copies them before it returns.
         let launched = unsafe {
             let (places, nothing) = (pointers.as_mut_ptr(), std::ptr::null_mut());
-            sys::cuLaunchKernel(self.0, x, y, z, threads, 1, 1, shared_bytes, stream, places, nothing)
+            answer!(sys::cuLaunchKernel(self.0, x, y, z, threads, 1, 1, shared_bytes, stream, places, nothing))
         };
         check("cuLaunchKernel", launched)
     }
@@ -101,9 +97,9 @@ pub(in crate::cuda) unsafe fn upload(to: u64, contents: &[u8], stream: CUstream)
     }
     // SAFETY: the caller vouches for the address; the contents live until the stream was waited for.
     unsafe {
-        let copied = sys::cuMemcpyHtoDAsync_v2(to, contents.as_ptr().cast::<c_void>(), contents.len(), stream);
+        let copied = answer!(sys::cuMemcpyHtoDAsync_v2(to, contents.as_ptr().cast::<c_void>(), contents.len(), stream));
         check("cuMemcpyHtoDAsync", copied)?;
-        check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
+        check("cuStreamSynchronize", answer!(sys::cuStreamSynchronize(stream)))
     }
 }
 
@@ -117,8 +113,9 @@ pub(in crate::cuda) unsafe fn download(from: u64, contents: &mut [u8], stream: C
     }
     // SAFETY: the caller vouches for the address; the contents live until the stream was waited for.
     unsafe {
-        let copied = sys::cuMemcpyDtoHAsync_v2(contents.as_mut_ptr().cast::<c_void>(), from, contents.len(), stream);
+        let copied =
+            answer!(sys::cuMemcpyDtoHAsync_v2(contents.as_mut_ptr().cast::<c_void>(), from, contents.len(), stream));
         check("cuMemcpyDtoHAsync", copied)?;
-        check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
+        check("cuStreamSynchronize", answer!(sys::cuStreamSynchronize(stream)))
     }
 }

@@ -9,10 +9,11 @@ use headroom_base::AllocatorKind;
 
 use super::libraries::{Library, LibraryError};
 use super::status::words;
+use super::version::cuda_version_text as version;
 use crate::readers::nvml_driver_version;
 
 /// The oldest driver interface that this build can speak to, as the driver writes it: 13000 is 13.0.
-const OLDEST_INTERFACE: c_int = 13_000;
+pub(super) const OLDEST_INTERFACE: c_int = 13_000;
 
 /// A GPU as the driver lists it for this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,10 +149,6 @@ fn hidden(visible_devices: Option<&str>) -> String {
     }
 }
 
-fn version(interface: c_int) -> String {
-    format!("{}.{}", interface / 1_000, interface % 1_000 / 10)
-}
-
 /// Every GPU that this process may use, in the driver's order.
 ///
 /// No context is made: other processes see nothing of it.
@@ -192,8 +189,7 @@ fn count() -> Result<c_int, CudaUnavailable> {
 
 /// Finds the driver and starts it; returns the file it was loaded from.
 fn start() -> Result<String, CudaUnavailable> {
-    let driver = Library::Driver.find()?;
-    let place = driver.path.as_ref().map_or_else(|| driver.file_name.clone(), |path| path.display().to_string());
+    let place = Library::Driver.find()?.place();
     let not_started = |answer: CUresult| CudaUnavailable::DoesNotStart {
         place: place.clone(),
         code: answer as i64,

@@ -1,13 +1,18 @@
-//! Which of NVIDIA's libraries are there, from where and in which version: asked before anything calls into them, since
-//! the bindings panic where one is missing.
+//! Which of NVIDIA's libraries are there and whole, from where and in which version: asked before anything calls into
+//! them, since the bindings panic where a library or a function of it is missing.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use libloading::Library as Opened;
+
+use super::called::{self, Addresses};
+use super::gpus::OLDEST_INTERFACE;
+use super::version;
 
 /// A library that is loaded at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,10 +100,16 @@ impl Library {
         }
     }
 
+    /// The functions of it that this program calls.
+    pub const fn called_functions(self) -> &'static [&'static CStr] {
+        called::functions_of(self)
+    }
+
     /// Finds and loads it, once per process; it stays loaded.
     ///
     /// # Errors
-    /// When it is not there, cannot be used, or is of another major version than this build was made for.
+    /// When it is not there, cannot be loaded, lacks a function that this program calls, does not tell its version, or is
+    /// of another major version than this build was made for.
     pub fn find(self) -> Result<&'static LoadedLibrary, LibraryError> {
         static FOUND: [OnceLock<Result<LoadedLibrary, LibraryError>>; Library::ALL.len()] =
             [const { OnceLock::new() }; Library::ALL.len()];
@@ -129,6 +140,28 @@ pub struct LoadedLibrary {
     pub version: Option<String>,
     /// What may go wrong with it later.
     pub remark: Option<String>,
+    /// Where the functions lie that this program calls.
+    functions: Addresses,
+}
+
+impl LoadedLibrary {
+    /// Its file, or where the system does not tell, the name by which it was found.
+    pub fn place(&self) -> String {
+        self.path.as_ref().map_or_else(|| self.file_name.clone(), |path| path.display().to_string())
+    }
+
+    /// Where a function of it lies. The library is never unloaded.
+    ///
+    /// # Errors
+    /// For a function that is not among [`Library::called_functions`].
+    pub fn address(&self, function: &CStr) -> Result<NonNull<c_void>, LibraryError> {
+        let address = self.functions.get(function).and_then(|address| NonNull::new(*address as *mut c_void));
+        address.ok_or_else(|| LibraryError::LacksFunction {
+            library: self.library,
+            place: self.place(),
+            function: function.to_string_lossy().into_owned(),
+        })
+    }
 }
 
 /// Why a library cannot be used.
@@ -162,6 +195,30 @@ pub enum LibraryError {
         /// The major version that is needed.
         needed: u32,
     },
+    /// It has its name and not all that is called of it: a stand-in, or a copy that was cut short.
+    #[error(
+        "{library} ({place}) cannot be used: it lacks the function {function}; put a whole one before it on the library \
+         path: {}", library.remedy()
+    )]
+    LacksFunction {
+        /// Which.
+        library: Library,
+        /// Its file.
+        place: String,
+        /// The first function that is missing.
+        function: String,
+    },
+    /// Whether it is one that this build can call is not known.
+    #[error(
+        "{library} ({place}) cannot be used: it does not tell its version; put a whole one before it on the library \
+         path: {}", library.remedy()
+    )]
+    NoVersion {
+        /// Which.
+        library: Library,
+        /// Its file.
+        place: String,
+    },
 }
 
 /// The names that are commonly met, and how many others: a list of thirty helps nobody.
@@ -182,7 +239,9 @@ impl LibraryError {
     pub fn tried(&self) -> &[String] {
         match self {
             Self::Missing { tried, .. } => tried,
-            Self::Broken { .. } | Self::OtherVersion { .. } => &[],
+            Self::Broken { .. } | Self::OtherVersion { .. } | Self::LacksFunction { .. } | Self::NoVersion { .. } => {
+                &[]
+            }
         }
     }
 }
@@ -194,7 +253,8 @@ fn load(library: Library) -> Result<LoadedLibrary, LibraryError> {
         // SAFETY: loading runs the initialisers of NVIDIA's library, which ask nothing of the program.
         match unsafe { Opened::new(file_name) } {
             Ok(opened) => {
-                let loaded = describe(library, file_name, &opened);
+                let (opened, path) = path_of(opened);
+                let loaded = describe(library, file_name, path, &opened);
                 // The bindings open it again by name and must find this very one.
                 std::mem::forget(opened);
                 return loaded;
@@ -221,19 +281,44 @@ fn words(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), words)
 }
 
-fn describe(library: Library, file_name: &str, opened: &Opened) -> Result<LoadedLibrary, LibraryError> {
-    let path = path_of(library, opened);
-    let version = version_of(library, opened);
-    let place = path.as_ref().map_or_else(|| file_name.to_owned(), |path| path.display().to_string());
-    let found: Option<u32> = version.as_ref().and_then(|version| version.split('.').next()?.parse().ok());
+fn describe(
+    library: Library,
+    file_name: &str,
+    path: Option<PathBuf>,
+    opened: &Opened,
+) -> Result<LoadedLibrary, LibraryError> {
+    let remark = (library == Library::Nvrtc).then(|| missing_builtins(path.as_ref())).flatten();
+    let mut loaded = LoadedLibrary {
+        library,
+        file_name: file_name.to_owned(),
+        path,
+        version: None,
+        remark,
+        functions: Addresses::default(),
+    };
+    let place = loaded.place();
+    let lacks = |function: &CStr| {
+        let function = function.to_string_lossy().into_owned();
+        LibraryError::LacksFunction { library, place: place.clone(), function }
+    };
+    called::find(&[library.known_function()], opened).map_err(lacks)?;
+    loaded.version = version::of(library, opened);
+    if loaded.version.is_none() && library != Library::Nvml {
+        return Err(LibraryError::NoVersion { library, place });
+    }
+    let found: Option<u32> = loaded.version.as_ref().and_then(|version| version.split('.').next()?.parse().ok());
     if let (Some(needed), Some(major)) = (library.major(), found)
         && needed != major
     {
-        let found = version.unwrap_or_default();
+        let found = loaded.version.unwrap_or_default();
         return Err(LibraryError::OtherVersion { library, found, place, needed });
     }
-    let remark = (library == Library::Nvrtc).then(|| missing_builtins(path.as_ref())).flatten();
-    Ok(LoadedLibrary { library, file_name: file_name.to_owned(), path, version, remark })
+    // That it is too old says more than which function it therefore lacks. Who lists GPUs refuses it and calls nothing.
+    let outdated = library == Library::Driver && version::cuda_interface(opened) < Some(OLDEST_INTERFACE);
+    if !outdated {
+        loaded.functions = called::find(library.called_functions(), opened).map_err(lacks)?;
+    }
+    Ok(loaded)
 }
 
 /// The compiler loads a second library that lies beside it, and fails at its first kernel where that is missing.
@@ -244,68 +329,29 @@ fn missing_builtins(path: Option<&PathBuf>) -> Option<String> {
     (!is_there).then(|| "libnvrtc-builtins is not beside it, and it may fail to compile".to_owned())
 }
 
-#[cfg(unix)]
-fn path_of(library: Library, opened: &Opened) -> Option<PathBuf> {
-    // SAFETY: the symbol is taken as the address it is and never called or read through.
-    let symbol = unsafe { opened.get::<*const c_void>(library.known_function()) }.ok()?;
-    // SAFETY: an all-zero Dl_info is a valid one, of null pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is valid for writing, and any address may be asked for.
-    if unsafe { libc::dladdr(*symbol, &raw mut info) } == 0 || info.dli_fname.is_null() {
-        return None;
+/// The file that a name was loaded from.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn path_of(opened: Opened) -> (Opened, Option<PathBuf>) {
+    /// How the loader's public record of a library begins.
+    #[repr(C)]
+    struct Record {
+        _offset: usize,
+        name: *const std::ffi::c_char,
     }
-    // SAFETY: the loader's own string, which lives as long as the library, and that is never unloaded.
-    let path = PathBuf::from(unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned());
-    Some(path.canonicalize().unwrap_or(path))
+    let handle = libloading::os::unix::Library::from(opened).into_raw();
+    let mut record: *const Record = std::ptr::null();
+    // SAFETY: the handle is an open library's; this request writes one pointer to where it is told.
+    let answer = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut record).cast::<c_void>()) };
+    // SAFETY: the handle was just taken from such a library and is used by nobody else.
+    let opened = unsafe { libloading::os::unix::Library::from_raw(handle) };
+    let path = (answer == 0 && !record.is_null()).then(|| {
+        // SAFETY: the loader keeps the record and its text, which ends in a zero byte, while the library is open.
+        PathBuf::from(unsafe { CStr::from_ptr((*record).name) }.to_string_lossy().into_owned())
+    });
+    (opened.into(), path.map(|path| path.canonicalize().unwrap_or(path)))
 }
 
-#[cfg(not(unix))]
-fn path_of(_library: Library, _opened: &Opened) -> Option<PathBuf> {
-    None
-}
-
-fn version_of(library: Library, opened: &Opened) -> Option<String> {
-    match library {
-        Library::Driver => cuda_version(opened).map(cuda_version_text),
-        Library::Nvrtc => {
-            type NvrtcVersion = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-            let (mut major, mut minor) = (0, 0);
-            // SAFETY: the function's type is the documented one; both places are valid for writing.
-            let status = unsafe { opened.get::<NvrtcVersion>(c"nvrtcVersion").ok()?(&raw mut major, &raw mut minor) };
-            (status == 0).then(|| format!("{major}.{minor}"))
-        }
-        Library::Cublas => {
-            type GetProperty = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-            // Major, minor, patch level are properties 0, 1 and 2, and can be asked without a handle.
-            let numbers = [0, 1, 2].map(|property| {
-                let mut value = 0;
-                // SAFETY: the function's type is the documented one; the place is valid for writing.
-                let status = unsafe { opened.get::<GetProperty>(c"cublasGetProperty").ok()?(property, &raw mut value) };
-                (status == 0).then(|| value.to_string())
-            });
-            Some(numbers.into_iter().collect::<Option<Vec<_>>>()?.join("."))
-        }
-        Library::Cudnn => {
-            type GetVersion = unsafe extern "C" fn() -> usize;
-            // SAFETY: the function's type is the documented one.
-            let version = unsafe { opened.get::<GetVersion>(c"cudnnGetVersion").ok()?() };
-            // Up to version 8 the minor version had one digit less.
-            let major = if version < 10_000 { 1_000 } else { 10_000 };
-            Some(format!("{}.{}.{}", version / major, version % major / 100, version % 100))
-        }
-        Library::Nvml => None,
-    }
-}
-
-/// The newest CUDA version the driver knows, as it writes it: 13000 is 13.0. It can be asked before anything is started.
-fn cuda_version(driver: &Opened) -> Option<c_int> {
-    type DriverGetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
-    let mut version = 0;
-    // SAFETY: the function's type is the documented one; the place is valid for writing.
-    let status = unsafe { driver.get::<DriverGetVersion>(c"cuDriverGetVersion").ok()?(&raw mut version) };
-    (status == 0).then_some(version)
-}
-
-fn cuda_version_text(version: c_int) -> String {
-    format!("{}.{}", version / 1_000, version % 1_000 / 10)
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn path_of(opened: Opened) -> (Opened, Option<PathBuf>) {
+    (opened, None)
 }

@@ -3,6 +3,7 @@
 //! All work of a device goes to one stream, so memory that its allocator takes back may be handed out again at once;
 //! before memory goes back to the driver the stream is waited for.
 
+mod called;
 mod context;
 mod driver;
 mod gpus;
@@ -11,6 +12,7 @@ mod memory;
 mod pool;
 mod status;
 pub mod upload;
+mod version;
 mod virtual_memory;
 
 pub use context::{Ballast, CudaContext};

@@ -8,6 +8,13 @@ use crate::driver::{DriverCall, DriverError};
 
 /// Makes an answer other than success an error of `call`, with the driver's code, name and words.
 ///
+/// The bindings hand every answer of the driver over as an enum of the codes of CUDA 13.0, and one that is not among them
+/// would be undefined behaviour before this function saw it. That is accepted for the driver's own calls, of which there
+/// are many: the driver keeps its interface, each function called here exists since CUDA 13.0 or earlier under the version
+/// of its name, and none is given anything that came later, so that none has a reason to answer what it could not answer
+/// then. What is not so limited, libraries that come apart from the driver and in other versions, is called with numbers
+/// for answers where the runner calls it.
+///
 /// Running out of memory is such an error too; whoever knows what was asked turns it into
 /// [`DriverError::OutOfMemory`].
 ///

@@ -2,8 +2,9 @@
 
 use headroom_device::cuda::libraries::{Library, LibraryError};
 use headroom_device::cuda::{CudaUnavailable, gpus};
+use headroom_device::readers::nvml_devices;
 
-use crate::stub::{Libraries, with_libraries};
+use crate::stub::{Libraries, in_child, with_libraries};
 
 const KERNELS: [&str; 3] = ["libnvrtc.so", "libcublas.so", "libcudnn.so"];
 
@@ -61,6 +62,85 @@ fn no_driver_at_all_is_a_sentence_with_the_names_tried() {
         assert!(text.starts_with("the CUDA driver was not found (tried libcuda.so, libcuda.so.1, "), "{text}");
         assert!(text.contains(&format!(" and {} other names)", tried.len() - 4)), "{text}");
         assert!(text.ends_with("it comes with NVIDIA's driver (in a container: start it with the GPUs handed in)"));
+    });
+}
+
+#[test]
+fn a_library_without_any_function_is_refused_with_its_file_and_what_it_lacks() {
+    let name = "a_library_without_any_function_is_refused_with_its_file_and_what_it_lacks";
+    let all = &["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so", "libnvidia-ml.so.1"];
+    with_libraries(&Libraries::Hollow(all, ""), module_path!(), name, &[], || {
+        for (library, file, function) in [
+            (Library::Driver, "/libcuda.so", "cuDriverGetVersion"),
+            (Library::Nvrtc, "/libnvrtc.so", "nvrtcVersion"),
+            (Library::Cublas, "/libcublas.so", "cublasGetProperty"),
+            (Library::Cudnn, "/libcudnn.so", "cudnnGetVersion"),
+            (Library::Nvml, "/libnvidia-ml.so.1", "nvmlInit_v2"),
+        ] {
+            let text = library.find().unwrap_err().to_string();
+            let expected = format!("{file}) cannot be used: it lacks the function {function}; put a whole one before");
+            assert!(text.starts_with(&format!("{library} (/")) && text.contains(&expected), "{text}");
+        }
+        assert!(matches!(gpus().unwrap_err(), CudaUnavailable::NoDriver(LibraryError::LacksFunction { .. })));
+        assert!(nvml_devices().unwrap_err().to_string().contains("nvmlInit_v2"));
+    });
+}
+
+/// A library that tells a version and has nothing else, as C would have it.
+const VERSIONS: &str = r#"
+    #[unsafe(no_mangle)]
+    pub extern "C" fn cublasGetProperty(property: i32, value: *mut i32) -> i32 {
+        unsafe { value.write([13, 0, 0][property as usize]) };
+        0
+    }
+
+    #[unsafe(no_mangle)]
+    pub extern "C" fn cudnnGetVersion() -> usize {
+        91400
+    }
+
+    #[unsafe(no_mangle)]
+    pub extern "C" fn nvrtcVersion(_: *mut i32, _: *mut i32) -> i32 {
+        7
+    }
+
+    #[unsafe(no_mangle)]
+    pub extern "C" fn cuDriverGetVersion(version: *mut i32) -> i32 {
+        unsafe { version.write(13_000) };
+        0
+    }
+"#;
+
+#[test]
+fn a_library_that_tells_a_version_and_can_nothing_else_is_refused_and_one_that_tells_none() {
+    let name = "a_library_that_tells_a_version_and_can_nothing_else_is_refused_and_one_that_tells_none";
+    let all = &["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so"];
+    with_libraries(&Libraries::Hollow(all, VERSIONS), module_path!(), name, &[], || {
+        for (library, function) in [
+            (Library::Driver, "cuCtxGetCurrent"),
+            (Library::Cublas, "cublasCreate_v2"),
+            (Library::Cudnn, "cudnnConvolutionForward"),
+        ] {
+            let error = library.find().unwrap_err();
+            let lacks = matches!(&error, LibraryError::LacksFunction { function: lacking, .. } if lacking == function);
+            assert!(lacks, "{error}");
+        }
+        let nvrtc = Library::Nvrtc.find().unwrap_err();
+        assert!(matches!(nvrtc, LibraryError::NoVersion { .. }), "{nvrtc}");
+        let text = nvrtc.to_string();
+        assert!(text.contains("libnvrtc.so) cannot be used: it does not tell its version"), "{text}");
+    });
+}
+
+#[test]
+fn what_is_called_lies_where_the_library_says_and_nothing_else_is_handed_out() {
+    in_child(module_path!(), "what_is_called_lies_where_the_library_says_and_nothing_else_is_handed_out", &[], || {
+        let driver = Library::Driver.find().unwrap();
+        let addresses = Library::Driver.called_functions().iter().map(|function| driver.address(function).unwrap());
+        let distinct: std::collections::BTreeSet<_> = addresses.collect();
+        assert!(distinct.len() > 40);
+        let error = driver.address(c"cuTheirsAlone").unwrap_err().to_string();
+        assert!(error.contains("lacks the function cuTheirsAlone"), "{error}");
     });
 }
 

@@ -62,6 +62,8 @@ pub(crate) enum Ever {
 pub(crate) enum Libraries {
     /// The stand-in, under these names besides its own.
     StandIn(&'static [&'static str]),
+    /// A library that has nothing but what this source says, under these names.
+    Hollow(&'static [&'static str], &'static str),
     /// A driver that is no library at all.
     Broken,
     /// Whatever the machine has.
@@ -116,6 +118,15 @@ fn place(libraries: &Libraries, folder: &Path) {
                 std::os::unix::fs::symlink(stand_in(), folder.join(name)).unwrap();
             }
         }
+        Libraries::Hollow(names, source) => {
+            let (code, library) = (folder.join("hollow.rs"), folder.join("hollow.so"));
+            std::fs::write(&code, source).unwrap();
+            compile(&code, &library);
+            for name in *names {
+                // Each a file of its own: the loader takes two links to one file for one library.
+                std::fs::copy(&library, folder.join(name)).unwrap();
+            }
+        }
         Libraries::Broken => std::fs::write(folder.join(NAMES[0]), "no library").unwrap(),
         Libraries::Machine => {}
     }
@@ -135,17 +146,22 @@ fn stand_in() -> PathBuf {
         // Built apart and renamed, since other processes may want it at the same time.
         let apart = tempfile::tempdir_in(&folder).unwrap();
         let built = apart.path().join("stand-in.so");
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let output = Command::new(rustc)
-            .args(["--edition", "2024", "--crate-type", "cdylib", "--cap-lints", "allow", "-C", "opt-level=1", "-o"])
-            .args([&built, &sources.join("lib.rs")])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        compile(&sources.join("lib.rs"), &built);
         std::fs::rename(&built, &library).unwrap();
         library
     };
     BUILT.get_or_init(build).clone()
+}
+
+/// Builds a library of C's kind.
+fn compile(source: &Path, library: &Path) {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "--cap-lints", "allow", "-C", "opt-level=1", "-o"])
+        .args([library, source])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A number that changes with any of the sources.

@@ -1,0 +1,72 @@
+//! What cuDNN's codes mean for a convolution: that it has nothing for it, or that something is wrong.
+
+/// The codes by which the library says that it has nothing for what was asked: not supported at all, as a pattern, or for
+/// the shape, element type, layout, kind of device, shared memory or padding. The others of their family say that the
+/// installation lacks something (a newer driver, a part of the library), and every other code that the call was wrong or
+/// failed: an own kernel in its place would hide that.
+const REFUSALS: [u32; 8] = [3000, 3001, 3002, 3003, 3004, 3007, 3010, 3011];
+
+/// Whether an answer says that the library has nothing for what was asked.
+pub(super) fn is_refusal(code: u32) -> bool {
+    REFUSALS.contains(&code)
+}
+
+/// What it means that no algorithm can be used: a refusal where every answer is one, and otherwise the first other answer.
+pub(super) fn verdict<Algorithm: Copy>(answers: &[(Algorithm, u32)]) -> Result<u32, (Algorithm, u32)> {
+    match answers.iter().find(|(_, code)| !is_refusal(*code)) {
+        Some(other) => Err(*other),
+        None => Ok(answers.last().map_or(REFUSALS[0], |(_, code)| *code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cudarc::cudnn::sys::cudnnStatus_t;
+
+    use super::*;
+
+    /// Codes of the bindings, and whether each says that the library has nothing for what was asked.
+    const CODES: [(cudnnStatus_t, bool); 22] = [
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_SHAPE, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_PADDING, true),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER, false),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDART, false),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING, false),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE, false),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_BAD_LAUNCH_PARAM, false),
+        (cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API, false),
+        (cudnnStatus_t::CUDNN_STATUS_BAD_PARAM, false),
+        (cudnnStatus_t::CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, false),
+        (cudnnStatus_t::CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, false),
+        (cudnnStatus_t::CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, false),
+        (cudnnStatus_t::CUDNN_STATUS_INVALID_VALUE, false),
+        (cudnnStatus_t::CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, false),
+        (cudnnStatus_t::CUDNN_STATUS_INTERNAL_ERROR, false),
+        (cudnnStatus_t::CUDNN_STATUS_EXECUTION_FAILED, false),
+    ];
+
+    #[test]
+    fn a_wrong_call_and_a_broken_installation_are_no_refusals() {
+        for (status, refuses) in CODES {
+            assert_eq!(is_refusal(status as u32), refuses, "{status:?}");
+        }
+        let known = CODES.iter().filter(|(_, refuses)| *refuses).map(|(status, _)| *status as u32);
+        assert!(
+            known.eq((0..10_000).filter(|code| is_refusal(*code))),
+            "a code without a name in the bindings refuses"
+        );
+    }
+
+    #[test]
+    fn a_convolution_is_refused_where_every_algorithm_is_and_the_first_other_answer_is_told() {
+        assert_eq!(verdict(&[("a", 3000), ("b", 3002)]), Ok(3002));
+        assert_eq!(verdict::<&str>(&[]), Ok(3000));
+        assert_eq!(verdict(&[("a", 3000), ("b", 2003), ("c", 5000), ("d", 3000)]), Err(("b", 2003)));
+    }
+}
