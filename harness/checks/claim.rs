@@ -49,6 +49,8 @@ pub enum Claim {
     /// A window of another kind of card counts for nothing.
     OtherCardNeverCounts,
 
+    /// A window that ran in room left by others counts for nothing.
+    RoomLeftNeverCounts,
     /// A warm allocator's surplus is seen and left out.
     SurplusIsLeftOut,
     /// An attempt is judged by its own smallest size.

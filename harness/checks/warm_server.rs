@@ -3,14 +3,16 @@
 use std::collections::HashSet;
 
 use headroom_base::{
-    AllocatorKind, AttemptId, Bytes, MIB, Operation, PlannedRun, Residency, RunKind, Validity, Window,
+    AllocatorKind, AttemptId, Bytes, MIB, Operation, PlannedRun, Residency, RunKind, Validity, Verdict, Window,
 };
-use headroom_calibration::{Attempt, Record, StoreError};
+use headroom_calibration::{Attempt, Counted, Record, StoreError, Uncounted};
 use headroom_device::{Device, Holding};
 use headroom_family::{CalibrationLine, Model};
+use headroom_reports::EstimateRecord;
 
-use super::calibration::{evidence_of, is_fragmented, price_after, summary_of};
-use super::{CheckError, Claim, Evidence, ensure, place};
+use super::beside_built_in::ratios;
+use super::calibration::{demand_of, evidence_of, is_fragmented, price_after, summary_of};
+use super::{CheckError, Claim, Evidence, ensure, place, verdict};
 use crate::bench::{
     BenchError, Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into, describe, lines_of,
 };
@@ -94,6 +96,8 @@ fn on_a_warm_card(
             Bytes(allocated)
         ),
     );
+    drop(bench);
+    notes.extend(in_a_fresh_process(subject, measured, &calibration, ground)?);
     let summary = summary_of(subject, &calibration, ground);
     let mut evidence = evidence_of(subject, calibration, summary);
     for attempt in &mut evidence.attempts {
@@ -119,6 +123,9 @@ fn windows_hold(
         model.key,
         calibration.windows.len()
     ));
+    let in_room = |counted: &&Counted| matches!(counted.reason(), Some(Uncounted::InRoomLeft { .. }));
+    let in_room = calibration.verdicts.iter().filter(in_room).count();
+    notes.push(format!("{} {}: {in_room} windows ran in room left by others", place(subject), model.key));
     for (window, counted) in calibration.windows.iter().zip(&calibration.verdicts) {
         let what = || format!("{} warm: {}", place(subject), describe(window));
         Claim::UndisturbedWindowIsValid.holds(window.measurement.validity == Validity::Valid, what)?;
@@ -138,6 +145,39 @@ fn windows_hold(
             })?;
         }
     }
+    Ok(notes)
+}
+
+/// What a fresh process needs for each size, calibrated or left out, beside what is reserved after the warm calibration.
+/// What lies below is told and no failure: an allocator cannot tell room that it will always have from room that was left.
+fn in_a_fresh_process(
+    subject: &Subject<'_>,
+    measured: MeasuredModel<'_>,
+    calibration: &Calibration,
+    ground: Ground<'_>,
+) -> Result<Vec<String>, CheckError> {
+    let fresh = subject.bench(&Setup::default())?;
+    let mut summary = summary_of(subject, calibration, ground);
+    for case in measured.lines.iter().flat_map(|line| line.cases.iter().chain(&line.held_out)) {
+        let (estimate, mut record) = price_after(subject, measured.model, case, calibration, ground)?;
+        if verdict(&fresh, measured.model, case, estimate, ground) == Verdict::Fits {
+            record.demand_bytes = Some(demand_of(&fresh, measured.model, case, estimate)?);
+            summary.estimates.push(record);
+        }
+    }
+    let step = subject.allocator.growth_step_bytes();
+    let short = |record: &&EstimateRecord| {
+        record.demand_bytes.is_some_and(|demand| demand > record.estimate.reservation_bytes + step)
+    };
+    let under = summary.estimates.iter().filter(short).count();
+    let what = format!("{} {}", place(subject), measured.model.key);
+    let all = summary.estimates.len();
+    let mut notes = vec![format!(
+        "{what}: {under} of {all} sizes are reserved below what a fresh process needs, by more than a step"
+    )];
+    notes.extend(
+        ratios(subject, &summary, ground).into_iter().map(|note| format!("after the warm calibration, {note}")),
+    );
     Ok(notes)
 }
 

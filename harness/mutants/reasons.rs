@@ -32,6 +32,7 @@ pub(super) const REASONS: &[(Claim, &[&str])] = &[
     (Claim::MeasuredWindowsCount, &["warm_up_counts"]),
     (Claim::InvalidWindowNeverCounts, &["invalid_window_counts"]),
     (Claim::PartlyResidentWindowNeverCounts, &["partly_resident_window_counts"]),
+    (Claim::RoomLeftNeverCounts, &["window_in_room_left_counts"]),
     (Claim::OtherSoftwareNeverCounts, &["hard_environment_not_compared", "shipped_for_another_kernel_used"]),
     (Claim::OtherCardNeverCounts, &["other_card_counts"]),
     (Claim::SupersededEstimatorNeverCounts, &["superseded_estimator_counts"]),

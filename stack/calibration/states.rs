@@ -295,7 +295,12 @@ fn own(knowledge: &Knowledge, line: &LineKey) -> Own {
 fn was_measured_here_in_vain(knowledge: &Knowledge, window: &Window, verdict: &Counted) -> bool {
     let spoilt = matches!(
         verdict.reason(),
-        Some(Uncounted::Invalid { .. } | Uncounted::PartlyResident { .. } | Uncounted::Fragmented(_))
+        Some(
+            Uncounted::Invalid { .. }
+                | Uncounted::PartlyResident { .. }
+                | Uncounted::InRoomLeft { .. }
+                | Uncounted::Fragmented(_)
+        )
     );
     let context = knowledge.context();
     spoilt

@@ -1,5 +1,6 @@
-//! What runs on real GPUs left, kept as raw reports: every figure that the READMEs quote of them is derived here, and
-//! what was measured is compared with PyTorch's recordings and with the simulator again.
+//! What runs on real GPUs left, kept as raw reports: every figure that README.md, EVIDENCE.md and the folder's README
+//! quote of them is derived here, and what was measured is compared with PyTorch's recordings and with the simulator
+//! again. That a text says what the reports say is all that this shows: the reports themselves come from a card.
 
 mod beside;
 mod details;
@@ -22,7 +23,8 @@ fn the_readmes_show_what_the_reports_of_real_gpus_say() {
     let catalogue = Catalogue::load(None).unwrap();
     let runs = kept::runs(&catalogue);
     let shown = [
-        ("README.md", summary::block(&catalogue, &runs)),
+        ("README.md", summary::in_short(&runs)),
+        ("EVIDENCE.md", summary::block(&catalogue, &runs)),
         ("tests/data/evidence/README.md", details::block(&catalogue, &runs)),
     ];
     for (name, block) in shown {

@@ -1,12 +1,12 @@
-//! The main README's block about real GPUs: what is most asked for, in short.
+//! EVIDENCE.md's block about real GPUs, and the README's: what is most asked for, in short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, RunKind};
+use headroom_base::{AllocatorKind, Bytes, RunKind};
 use headroom_calibration::BuiltIns;
-use headroom_reports::{Outcome, Report};
+use headroom_reports::{Outcome, Report, WindowRecord};
 
 use super::kept::Runs;
 use super::loops;
@@ -20,6 +20,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str("Peaks on the card beside PyTorch's recordings of the same cases:\n\n");
     text.push_str(&table("family | ", &torch, by_family));
     text.push_str(&simulator(catalogue, runs));
+    text.push_str(&shortfalls(runs));
     text.push_str(&sdxl(runs));
     text.push_str(&warm(runs));
     text.push_str(&books(runs));
@@ -27,6 +28,11 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str(&loops::copies(|row| row.is_usual()));
     text.push_str(&loops::pairs());
     text
+}
+
+/// What the README shows of it.
+pub(crate) fn in_short(runs: &Runs) -> String {
+    intro(runs) + &shortfalls(runs)
 }
 
 /// Notes of a check, each with its family.
@@ -41,12 +47,15 @@ pub(crate) fn is_above(note: &str) -> bool {
     note.contains("above what is reserved") || note.contains("short outside what is promised")
 }
 
+/// Whether a window was measured in an undisturbed calibration.
+fn is_clean(record: &WindowRecord) -> bool {
+    let of_a_calibration = |trial: &str| trial.ends_with("::calibration");
+    record.window.kind == RunKind::Measured && record.trial.as_deref().is_some_and(of_a_calibration)
+}
+
 /// Measured windows of undisturbed calibrations, and those of them that are taken for fragmented.
 pub(crate) fn clean_windows(report: &Report) -> (usize, usize) {
-    let of_a_calibration = |trial: &str| trial.ends_with("::calibration");
-    let clean = report.windows.iter().filter(|record| {
-        record.window.kind == RunKind::Measured && record.trial.as_deref().is_some_and(of_a_calibration)
-    });
+    let clean = report.windows.iter().filter(|record| is_clean(record));
     let is_flagged = |reason: &str| reason.starts_with("fragmented");
     clean.fold((0, 0), |(clean, flagged), record| {
         (clean + 1, flagged + usize::from(record.excluded_reason.as_deref().is_some_and(is_flagged)))
@@ -54,7 +63,6 @@ pub(crate) fn clean_windows(report: &Report) -> (usize, usize) {
 }
 
 fn intro(runs: &Runs) -> String {
-    let (_, first) = &runs[0];
     let mut sums = [0; 5];
     for (_, report) in runs {
         let (clean, flagged) = clean_windows(report);
@@ -62,17 +70,77 @@ fn intro(runs: &Runs) -> String {
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let [trials, passed, windows, clean, flagged] = sums;
-    let above = notes(runs, "calibration").filter(|(_, note)| note.contains("above what is reserved")).count();
-    let (device, framework) = (&first.devices[0], &first.windows[0].window.environment.hard.framework);
+    let devices = || runs.iter().flat_map(|(_, report)| &report.devices);
+    let cards: BTreeSet<_> = devices().map(|device| device.uuid_hash.clone()).collect();
+    let names = joined(devices().map(|device| device.class.name.clone()));
+    let drivers = joined(devices().map(|device| device.driver.clone()));
+    let windows_of = runs.iter().flat_map(|(_, report)| &report.windows);
+    let frameworks = joined(windows_of.map(|record| record.window.environment.hard.framework.clone()));
+    let from = || runs.iter().map(|(_, report)| &report.provenance[0]);
+    let days = joined(from().map(|from| from.created[..10].to_owned()));
+    let mut commits: BTreeMap<&str, usize> = BTreeMap::new();
+    from().for_each(|from| *commits.entry(from.commit.as_deref().unwrap_or("unknown")).or_default() += 1);
+    let commits: Vec<_> = commits.into_iter().map(|(commit, count)| format!("{count} of `{commit}`")).collect();
     format!(
-        "`headroom run --family F --device gpu` for {} families on one {} (driver {}, {framework}), {}: {passed} of \
-         {trials} trials passed, {windows} windows. {flagged} of {clean} measured windows of undisturbed calibrations are \
-         taken for fragmented, {above} of these need more than is reserved without them.\n\n",
+        "`headroom run --family F --device gpu` for {} families on {} cards ({names}, driver {drivers}, {frameworks}), \
+         {days}; {}. {passed} of {trials} trials passed, {windows} windows. {flagged} of {clean} measured windows of \
+         undisturbed calibrations are taken for fragmented.\n\n",
         runs.len(),
-        device.class.name,
-        device.driver,
-        &first.provenance[0].created[..10]
+        cards.len(),
+        commits.join(", ")
     )
+}
+
+/// Each once.
+fn joined(words: impl Iterator<Item = String>) -> String {
+    words.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" and ")
+}
+
+/// Reservations of all families below a demand: after a calibration on the card, at its sizes and at those left out.
+fn shortfalls(runs: &Runs) -> String {
+    #[derive(Default)]
+    struct Row {
+        sizes: usize,
+        under: usize,
+        worst: Option<(u64, f64, String)>,
+    }
+    let mut rows: BTreeMap<AllocatorKind, Row> = BTreeMap::new();
+    for (family, report) in runs {
+        let mut demands: BTreeMap<(AllocatorKind, String), (u64, u64)> = BTreeMap::new();
+        for record in report.families.iter().flat_map(|summary| &summary.estimates) {
+            let key = (record.environment.hard.allocator, format!("{family} {}", record.case));
+            let demand = record.demand_bytes.unwrap_or(0);
+            demands.entry(key).or_insert((record.estimate.reservation_bytes, 0)).1 = demand;
+        }
+        // A size that was left out of its fit has a window and no demand beside its price.
+        for record in report.windows.iter().filter(|record| is_clean(record)) {
+            let window = &record.window;
+            let key = (window.environment.hard.allocator, format!("{family} {}", window.case));
+            if let Some((_, demand)) = demands.get_mut(&key) {
+                *demand = (*demand).max(window.measurement.demand_bytes);
+            }
+        }
+        for ((allocator, case), (reserved, demand)) in demands {
+            let row = rows.entry(allocator).or_default();
+            row.sizes += 1;
+            let short = demand.saturating_sub(reserved);
+            row.under += usize::from(short > 0);
+            if short > row.worst.as_ref().map_or(0, |(worst, ..)| *worst) {
+                row.worst = Some((short, short as f64 / demand as f64, case));
+            }
+        }
+    }
+    let mut text = String::from("Sizes of all families after a calibration on the card, calibrated and left out:\n\n");
+    text.push_str("| allocator | sizes | reserved below the need | worst |\n|---|---:|---:|---|\n");
+    for (allocator, Row { sizes, under, worst }) in rows {
+        let worst = worst.map_or_else(
+            || "-".to_owned(),
+            |(short, share, case)| format!("{} ({:.1} %) short, {case}", Bytes(short), 100.0 * share),
+        );
+        let _ = writeln!(text, "| {allocator} | {sizes} | {under} | {worst} |");
+    }
+    text + "\nA trial passes with such a size where only a bound is known (the driver's own pool), where less than one growth \
+           step is missing beside a margin of less than one, and where the size's windows were taken for fragmented.\n\n"
 }
 
 /// How far the card's results lie from the reference's, by element type.

@@ -13,6 +13,7 @@ super::invariants![
     an_attempt_is_judged_by_its_own_smallest_size,
     what_is_allocated_beyond_the_smallest_sizes_share_counts,
     one_more_segment_is_rounding,
+    room_left_by_others_is_no_measure,
 ];
 
 /// Allocated by an operation of the smallest size.
@@ -101,4 +102,30 @@ fn one_more_segment_is_rounding(stage: &Stage<'_>) -> Result<(), CheckError> {
     let (flagged, of) = flagged(&stage.knowledge(&record), "small", 0);
     Claim::OneGrowthStepIsRounding
         .holds(of > 0 && flagged == 0, || format!("{flagged} of {of} windows are left out for one segment more"))
+}
+
+/// A tensor of somebody else keeps a segment whose rest is empty: the smallest size finds all that it needs there.
+fn room_left_by_others_is_no_measure(stage: &Stage<'_>) -> Result<(), CheckError> {
+    let mut record = stage.record();
+    let bench = stage.bench_with(Setup::default(), |scene| with_surplus(scene, ALLOCATED_BYTES, 0))?;
+    // The weights come first, or they would lie in the room.
+    stage.calibrate(&bench, &mut record, "fresh")?;
+    let device = bench.session.cache().device();
+    let failed = |error: &dyn std::fmt::Display| CheckError::violated(format!("room cannot be left: {error}"));
+    device.empty_cache().map_err(|error| failed(&error))?;
+    let segment = device.allocate(2 * ALLOCATED_BYTES).map_err(|error| failed(&error))?;
+    device.free(segment).map_err(|error| failed(&error))?;
+    // More than the segments of the weights have left.
+    let other = device.allocate(64 * MIB).map_err(|error| failed(&error))?;
+    stage.calibrate(&bench, &mut record, "room")?;
+    device.free(other).map_err(|error| failed(&error))?;
+    let knowledge = stage.knowledge(&record);
+    let of_the_room = record.windows.iter().zip(knowledge.verdicts()).filter(|(window, _)| {
+        window.kind == RunKind::Measured && window.attempt_id.as_ref().is_some_and(|id| id.0 == "room")
+    });
+    let reasons: Vec<_> = of_the_room.map(|(_, verdict)| verdict.reason()).collect();
+    let left_out = reasons.iter().filter(|reason| matches!(reason, Some(Uncounted::InRoomLeft { .. }))).count();
+    Claim::RoomLeftNeverCounts.holds(left_out > 0 && left_out == reasons.len(), || {
+        format!("{left_out} of {} windows in room that others left are left out", reasons.len())
+    })
 }

@@ -1,4 +1,4 @@
-//! The README's figures about programs: a block of it that is written from the recordings, and compared with them.
+//! EVIDENCE.md's figures about programs: a block of it that is written from the recordings, and compared with them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ fn block() -> String {
 /// Run with `HEADROOM_BLESS=1` to write the block anew after a wanted change, and read the difference.
 #[test]
 fn the_readme_shows_what_the_programs_come_to() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../EVIDENCE.md");
     let readme = fs::read_to_string(&path).unwrap();
     let (before, rest) = readme.split_once(BEGIN).expect("the README marks where the figures begin");
     let (shown, after) = rest.split_once(END).expect("the README marks where the figures end");
@@ -99,5 +99,5 @@ fn the_readme_shows_what_the_programs_come_to() {
         fs::write(&path, format!("{before}{BEGIN}{block}{END}{after}")).unwrap();
         return;
     }
-    assert!(shown == block, "the README's figures are not what the programs come to: run again with HEADROOM_BLESS=1");
+    assert!(shown == block, "EVIDENCE.md's figures are not what the programs come to: run again with HEADROOM_BLESS=1");
 }

@@ -12,6 +12,7 @@ crate::claims![
     a_new_driver_marks_a_fit_until_a_newer_attempt_counts,
     another_estimator_version_joins_no_line,
     a_partly_resident_or_invalid_window_joins_no_fit,
+    a_window_in_room_left_by_others_does_not_count_and_one_in_its_own_weights_does,
 ];
 
 fn changed(change: impl FnOnce(&mut Window)) -> Window {
@@ -152,5 +153,32 @@ fn a_partly_resident_or_invalid_window_joins_no_fit() {
         spoiled[8].measurement.demand_bytes *= 3;
         spoil(&mut spoiled[8]);
         assert_eq!(line_of(&spoiled), line_of(&clean));
+    }
+}
+
+/// Of 1 GiB allocated, so much was found in segments that were there before: a step or the margin is usual.
+fn a_window_in_room_left_by_others_does_not_count_and_one_in_its_own_weights_does() {
+    const MIB: u64 = 1 << 20;
+    let cases = [
+        (1024, 0, false),
+        (1024, 20, false),
+        (1024, 51, false),
+        (1024, 52, true),
+        (1024, 1024, true),
+        (100, 20, false),
+        (100, 21, true),
+        (19, 19, false),
+    ];
+    for (allocated_mib, found_mib, left_out) in cases {
+        let window = changed(|window| {
+            let deltas = &mut window.measurement.deltas;
+            deltas.allocated_peak_bytes = allocated_mib * MIB;
+            deltas.reserved_peak_bytes = (allocated_mib - found_mib) * MIB;
+        });
+        let reason = reason(window, AttemptState::Finished);
+        let text = format!("it ran in {found_mib} MiB of room left by others");
+        let is_left_out = reason.as_ref().is_some_and(|reason| reason.starts_with(&text.replace("1024", "1,024")));
+        assert_eq!(is_left_out, left_out, "{allocated_mib} MiB, {found_mib} found: {reason:?}");
+        assert_eq!(reason.is_some(), left_out, "{reason:?}");
     }
 }
