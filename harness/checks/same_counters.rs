@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use headroom_base::{AllocatorKind, Bytes, Verdict};
+use headroom_base::{AllocatorKind, Bytes, Case, Verdict};
 use headroom_device::Settings;
 use headroom_device::allocator::{Allocator, Counters};
 use headroom_device::device::{AllocatorMemory, DeviceMemory, Holding};
@@ -13,7 +13,7 @@ use headroom_runners::cuda::Executed;
 use headroom_runners::programs::{Program, Role, Step, TensorId};
 
 use super::{CheckError, Claim, Evidence, built_in_price, place, verdict};
-use crate::bench::{Asked, Bench, Ground, Log, Noted, Place, Setup, Subject};
+use crate::bench::{Asked, Bench, Ground, Log, Noted, Place, Setup, Subject, lines_of};
 use crate::gpu::OpenGpu;
 use crate::trials::NOTHING_TO_SEE;
 
@@ -33,7 +33,7 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
     let mut evidence = Evidence::default();
     let mut kept = HashSet::new();
     let mut differences = Vec::new();
-    for step in &subject.family.pipeline {
+    for step in &steps(subject) {
         let before = log.noted().len();
         let Some(executed) = run_step(&bench, gpu, step, ground)? else { continue };
         let noted = &log.noted()[before..];
@@ -51,7 +51,7 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
         // Of the driver's own pool only a bound is known.
         counts_the_same(subject, &noted)?;
     }
-    evidence.seen = noted.len();
+    evidence.seen = noted.iter().filter(|noted| !matches!(noted.asked, Asked::Begun(_) | Asked::Ended)).count();
     if noted.is_empty() {
         evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no step fits on this card", place(subject)));
         return Ok(evidence);
@@ -62,7 +62,7 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
     evidence.notes.push(format!(
         "{}: {} requests, {wrong} convolutions with another workspace than the table's, {} of them distinct",
         place(subject),
-        noted.len(),
+        evidence.seen,
         differences.len()
     ));
     if subject.allocator == AllocatorKind::Native {
@@ -71,11 +71,33 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
     Ok(evidence)
 }
 
+/// One operation to run.
+struct Asking {
+    model: String,
+    with: Vec<String>,
+    case: Case,
+}
+
+/// The pipeline's steps, and the largest case of each line that is calibrated.
+fn steps(subject: &Subject<'_>) -> Vec<Asking> {
+    let of_a_step =
+        |step: &PipelineStep| Asking { model: step.model.clone(), with: step.with.clone(), case: step.case };
+    let mut steps: Vec<Asking> = subject.family.pipeline.iter().map(of_a_step).collect();
+    for (model, lines) in lines_of(subject) {
+        let largest = lines.iter().filter_map(|line| line.cases.last());
+        let known: Vec<_> = steps.iter().map(|step| (step.model.clone(), step.case)).collect();
+        let new = largest.filter(|case| !known.contains(&(model.key.clone(), **case)));
+        let asking = |case: &Case| Asking { model: model.key.clone(), with: subject.locked_beside(model), case: *case };
+        steps.extend(new.map(asking));
+    }
+    steps
+}
+
 /// Runs a step, where the card holds it and a program is known for it; how the runner executed it.
 fn run_step(
     bench: &Bench<'_>,
     gpu: &OpenGpu,
-    step: &PipelineStep,
+    step: &Asking,
     ground: Ground<'_>,
 ) -> Result<Option<Executed>, CheckError> {
     let subject = &bench.subject;

@@ -1,12 +1,12 @@
 //! Windows of a real GPU beside those that PyTorch left in the recordings, and beside what the simulator says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use headroom::catalogue::Catalogue;
-use headroom::recorded::pricing;
-use headroom_base::{AllocatorKind, Case, RunKind, Window};
-use headroom_reports::import_windows::{H200_TOTAL_BYTES, Recording, import_windows};
+use headroom_base::{AllocatorKind, Case, Operation, RunKind, Window};
+use headroom_family::{Architecture, Model};
+use headroom_reports::import_windows::{H200_TOTAL_BYTES, Pricing, Recording, import_windows};
 use headroom_runners::programs::{self, Execution};
 
 use super::kept::Runs;
@@ -107,16 +107,39 @@ pub(crate) fn measured(runs: &Runs) -> BTreeMap<Asked, Peaks> {
     }))
 }
 
-/// What PyTorch was recorded to need, by the model of ours that says it is recorded under that name.
+/// Recorded names that no family says it is recorded under, with a model of that architecture.
+const RECORDED_TOO: [(&str, &str, &str); 6] = [
+    ("cogview4", "cogview4", "vae"),
+    ("flux2", "flux2", "vae"),
+    ("sd3", "sd3", "vae"),
+    ("sdxl", "sdxl-img2img", "unet"),
+    ("sdxl-clip-l", "sd15", "text_encoder"),
+    ("z-image", "z-image", "vae"),
+];
+
+/// The architecture that was recorded under a name and runs the operation.
+fn architecture_of<'a>(catalogue: &'a Catalogue, recorded: &str, operation: Operation) -> Option<&'a Architecture> {
+    let models = catalogue.families().iter().flat_map(|family| &family.models);
+    let said = models.filter(|model| model.recorded_as.as_deref() == Some(recorded));
+    let too = RECORDED_TOO.iter().filter(|(name, ..)| *name == recorded);
+    let too = too.filter_map(|(_, family, key)| catalogue.family(family).ok()?.model(key));
+    said.chain(too).filter_map(Model::architecture).find(|architecture| architecture.runs(operation))
+}
+
+/// What PyTorch was recorded to need, by the recorded name.
 pub(crate) fn recorded(catalogue: &Catalogue) -> BTreeMap<Asked, Peaks> {
-    let price = |family: &str, case: &Case| pricing(catalogue, family, case);
+    let price = |recorded: &str, case: &Case| {
+        let architecture = architecture_of(catalogue, recorded, case.operation)?;
+        let (line, cost_units) = (programs::line(architecture, case), programs::cost_units(architecture, case));
+        Some(Pricing { model: recorded.to_owned(), line, cost_units, analytic_bytes: 0 })
+    };
     let total_bytes = |_: &str| Some(H200_TOTAL_BYTES);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200");
     let mut windows = Vec::new();
     for name in RECORDINGS {
         let recording = Recording { name, report_id: "h200", total_bytes: &total_bytes, price: &price };
         let text = std::fs::read_to_string(folder.join(name)).unwrap();
-        // Lines of families that no file has, or with options of no environment, are not compared here.
+        // Lines of architectures that no family has, or with options of no environment, are not compared here.
         windows
             .extend(text.lines().filter_map(|line| import_windows(recording, line).ok()).flat_map(|all| all.windows));
     }
@@ -126,6 +149,18 @@ pub(crate) fn recorded(catalogue: &Catalogue) -> BTreeMap<Asked, Peaks> {
         hard.memory_layout == usual.memory_layout && hard.attention == usual.attention && !hard.convolution_benchmark
     };
     gathered(windows.into_iter().map(|(window, _)| (window.model.clone(), window)).filter(|(_, window)| plain(window)))
+}
+
+/// The names under which a model of ours was recorded: those of its architecture. None where it keeps its weights in
+/// another element type than it runs in, since recorded models did not: a copy of all weights is in its windows alone.
+pub(crate) fn recorded_names(catalogue: &Catalogue, (name, case, _): &Asked) -> Vec<String> {
+    let model = name.split_once(':').and_then(|(family, key)| catalogue.family(family).ok()?.model(key));
+    let Some(model) = model.filter(|model| model.dtype == case.dtype) else { return Vec::new() };
+    let said =
+        catalogue.families().iter().flat_map(|family| &family.models).filter_map(|model| model.recorded_as.clone());
+    let names: BTreeSet<String> = said.chain(RECORDED_TOO.map(|(name, ..)| name.to_owned())).collect();
+    let is_its = |name: &String| architecture_of(catalogue, name, case.operation) == model.architecture();
+    names.into_iter().filter(is_its).collect()
 }
 
 /// What the simulator says of the same, with its own table of workspaces.
