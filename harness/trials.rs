@@ -269,7 +269,7 @@ impl Trial {
             What::General(area) => area.check(&self.world),
             What::Invariants(area) => {
                 let device = family.devices.first().ok_or_else(|| CheckError::violated("the family has no device"))?;
-                area.check(&Subject { family, place: device.into(), allocator: AllocatorKind::Native }, ground)
+                area.check(&Subject::usual(family, device.into(), AllocatorKind::Native), ground)
             }
             What::Recorded => {
                 let report = self.world.recorded().map_err(CheckError::violated)?;
@@ -339,7 +339,7 @@ fn on_every_allocator(
 ) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     for allocator in place.allocators().iter().copied() {
-        evidence.absorb_all((check.run)(&Subject { family, place, allocator }, ground))?;
+        evidence.absorb_all((check.run)(&Subject::usual(family, place, allocator), ground))?;
     }
     Ok(evidence)
 }

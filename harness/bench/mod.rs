@@ -7,7 +7,10 @@ mod watched;
 
 use std::sync::Arc;
 
-use headroom_base::{AllocatorKind, Cap, CapacityTerms, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB};
+use headroom_base::{
+    AllocatorKind, Cap, CapacityTerms, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB, HardEnvironment,
+    MemoryLayout,
+};
 use headroom_calibration::{BuiltIns, Context, EstimatorVersions};
 use headroom_device::cache::{Cache, CacheError, CacheSettings};
 use headroom_device::device::{DeviceId, DeviceParts};
@@ -40,6 +43,8 @@ pub struct Subject<'a> {
     pub place: Place<'a>,
     /// The allocator.
     pub allocator: AllocatorKind,
+    /// How convolutions' tensors lie.
+    pub layout: MemoryLayout,
 }
 
 /// Changes the parts of a device before it is made of them.
@@ -119,9 +124,15 @@ struct Parts {
 }
 
 impl<'a> Subject<'a> {
+    /// One in PyTorch's own layout.
+    pub fn usual(family: &'a Family, place: Place<'a>, allocator: AllocatorKind) -> Self {
+        Self { family, place, allocator, layout: MemoryLayout::default() }
+    }
+
     /// The software around the card.
     pub fn environment(&self) -> Environment {
-        self.place.environment(self.allocator)
+        let Environment { hard, soft } = self.place.environment(self.allocator);
+        Environment { hard: HardEnvironment { memory_layout: self.layout, ..hard }, soft }
     }
 
     /// The kind of card.

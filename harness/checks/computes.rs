@@ -1,12 +1,12 @@
 //! What an attached card computes: a small relative of every model beside a plain reference on the host, and the
 //! family's own largest cases, whose results must be numbers.
 
-use headroom_base::{AllocatorKind, Case, DType, Verdict};
+use headroom_base::{AllocatorKind, Case, DType, MemoryLayout, Verdict};
 use headroom_family::{Architecture, Model};
 use headroom_runners::StepRequest;
 use headroom_runners::cuda::Convolutions;
 use headroom_runners::programs::small::{operations, small, small_case};
-use headroom_runners::programs::{Computation, computation};
+use headroom_runners::programs::{Computation, Execution, computation};
 use headroom_runners::reference::{Contents, Tolerance, compare, execute};
 
 use super::{CheckError, Evidence, built_in_price, ensure, place, verdict};
@@ -36,8 +36,11 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
         if compared.iter().any(|known| known.architecture == architecture && known.case == case) {
             continue;
         }
-        let (seen, vary) = beside_the_reference(&bench, gpu, &architecture, case)?;
+        let (seen, vary) = beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::default())?;
         evidence.absorb(seen);
+        if lies_otherwise(&bench, &architecture, case) {
+            evidence.absorb(beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::ChannelsLast)?.0);
+        }
         compared.push(Compared { architecture, case, vary });
     }
     let mut convolutions = Convolutions::default();
@@ -96,15 +99,25 @@ fn small_works(subject: &Subject<'_>) -> Vec<(Architecture, Case)> {
     works
 }
 
+/// Whether a case is computed otherwise with channels innermost.
+fn lies_otherwise(bench: &Bench<'_>, architecture: &Architecture, case: Case) -> bool {
+    let usual = bench.runner.execution(&bench.subject.environment().hard);
+    let innermost = Execution { memory_layout: MemoryLayout::ChannelsLast, ..usual.clone() };
+    let [usual, innermost] = [usual, innermost].map(|execution| computation(architecture, &case, &execution).ok());
+    innermost.is_some() && usual != innermost
+}
+
 fn beside_the_reference(
     bench: &Bench<'_>,
     gpu: &OpenGpu,
     architecture: &Architecture,
     case: Case,
+    memory_layout: MemoryLayout,
 ) -> Result<(Evidence, Vec<bool>), CheckError> {
     let subject = &bench.subject;
-    let execution = bench.runner.execution(&subject.environment().hard);
-    let what = || format!("{} {} {case}", place(subject), architecture.kind());
+    let execution = Execution { memory_layout, ..bench.runner.execution(&subject.environment().hard) };
+    let layout = if memory_layout == MemoryLayout::default() { "" } else { " channels last" };
+    let what = || format!("{} {} {case}{layout}", place(subject), architecture.kind());
     let failed = |error: &dyn std::fmt::Display| CheckError::violated(format!("{}: {error}", what()));
     let computation: Computation = computation(architecture, &case, &execution).map_err(|error| failed(&error))?;
     let expected = execute(&computation, &Contents::default()).map_err(|error| failed(&error))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use headroom_base::{AllocatorKind, Bytes, DType, Operation};
+use headroom_base::{AllocatorKind, Bytes, DType, MemoryLayout, Operation};
 use headroom_family::Architecture;
 
 use super::case::{parse_memory, parse_size};
@@ -131,6 +131,9 @@ pub struct PlanArgs {
     /// The allocator.
     #[arg(long, default_value = "native")]
     pub allocator: AllocatorKind,
+    /// How convolutions' tensors lie: `contiguous` as PyTorch has them, or `channels_last`, which is measured apart.
+    #[arg(long, default_value = "contiguous")]
+    pub layout: MemoryLayout,
     /// A folder of measurements: plans are priced from it, and a calibration is kept in it.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

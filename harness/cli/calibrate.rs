@@ -49,7 +49,7 @@ struct Answer<'a> {
 pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let family = catalogue.family(&args.family)?;
     let card = OnCard::named(family, &args.device, &format!("a calibration of {}", family.name))?;
-    let subject = Subject { family, place: card.place(), allocator: args.allocator };
+    let subject = Subject { layout: args.layout, ..Subject::usual(family, card.place(), args.allocator) };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
     let mut models = Vec::new();
@@ -89,7 +89,7 @@ impl Kept<'_, '_, '_> {
     /// The attempt's name, which no earlier one has, and what is known when it begins. An attempt that an earlier
     /// process left running has broken off.
     fn begun(&self, model: &Model) -> Result<(AttemptId, Record), CliError> {
-        let Subject { family, place, allocator } = self.subject;
+        let Subject { family, place, allocator, .. } = self.subject;
         let class = self.subject.class();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let base = format!("{}-{}-{}-{allocator}-{now}", family.name, model.key, place.name());

@@ -73,7 +73,7 @@ fn knowledge(
     catalogue: &Catalogue,
 ) -> Result<Knowledge, CliError> {
     let device = device_named(chosen.family, device)?;
-    let subject = Subject { family: chosen.family, place: (&device).into(), allocator };
+    let subject = Subject::usual(chosen.family, (&device).into(), allocator);
     let record = record_of(Some(folder), &subject.class())?;
     let versions = estimator_versions(catalogue.families());
     let context = Context { hard: chosen.hard(allocator), ..subject.context(&versions) };

@@ -62,7 +62,7 @@ struct Answer<'a> {
 pub(super) fn plan(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let family = catalogue.family(&args.family)?;
     let card = OnCard::named(family, &args.device, "a plan")?;
-    let subject = Subject { family, place: card.place(), allocator: args.allocator };
+    let subject = Subject { layout: args.layout, ..Subject::usual(family, card.place(), args.allocator) };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
     let mut plans = Vec::new();

@@ -175,7 +175,7 @@ fn on_the_card(
     check: impl FnOnce(&Subject<'_>) -> Result<Evidence, CheckError>,
 ) -> Result<Evidence, CheckError> {
     let family = &world.catalogue.families()[family];
-    check(&Subject { family, place: card.into(), allocator: AllocatorKind::Native })
+    check(&Subject::usual(family, card.into(), AllocatorKind::Native))
 }
 
 /// Runs a check of a family on its smallest device under the native allocator.
@@ -187,5 +187,5 @@ fn on_the_smallest(
     let family = &world.catalogue.families()[family];
     let smallest = family.devices.iter().min_by_key(|device| device.memory_bytes);
     let device = smallest.ok_or_else(|| CheckError::violated("the family has no device"))?;
-    check(&Subject { family, place: device.into(), allocator: AllocatorKind::Native })
+    check(&Subject::usual(family, device.into(), AllocatorKind::Native))
 }

@@ -56,7 +56,7 @@ fn a_reservation_far_over_its_demand_is_found(world: &World) -> Result<(), Check
     let mut family = smallest.cloned().ok_or_else(|| CheckError::violated("no family has a model"))?;
     family.checks.over_reservation.native_percent = 0;
     let device = family.devices.last().ok_or_else(|| CheckError::violated("the family has no device"))?;
-    let subject = Subject { family: &family, place: device.into(), allocator: AllocatorKind::Native };
+    let subject = Subject::usual(&family, device.into(), AllocatorKind::Native);
     let failed = crate::checks::calibration(&subject, world.ground()).err().map(CheckError::split);
     let (found, windows) = match failed {
         Some((CheckError::Broken { claim: Claim::OverReservationIsLimited, .. }, seen)) => (true, seen.windows.len()),
