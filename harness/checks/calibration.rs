@@ -302,11 +302,12 @@ pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summa
         .estimates
         .iter()
         .filter(|record| record.demand_bytes.is_some_and(|demand| demand > record.estimate.reservation_bytes));
+    // Why each passes is the check's to say: a bound on the driver's own pool, less than one step, a size out of range.
     let notes = under
         .map(|record| {
             let demand = record.demand_bytes.unwrap_or(0);
             let short = Bytes(demand - record.estimate.reservation_bytes);
-            format!("{}: {} is {short} short outside what is promised", place(subject), record.case)
+            format!("{}: {} is {short} short, and not held against it", place(subject), record.case)
         })
         .collect();
     let devices = vec![subject.place.record()];
