@@ -8,7 +8,7 @@ use headroom_reports::{Outcome, Report};
 
 /// What every kept file's name begins with: the day, the card, the runner.
 const BEGINNING: &str = "2026-11-30-h200-cuda";
-/// What `headroom devices --measure --json` and PyTorch's own loop printed in one session on one host.
+/// What `headroom devices --measure --json` and PyTorch's own loop printed one after the other on one host.
 pub(crate) const MEASURED: &str = "2026-11-30-h200-cuda-measured.json";
 pub(crate) const TORCH_ALLOCATOR: &str = "2026-11-30-h200-torch-allocator.json";
 

@@ -1,4 +1,4 @@
-//! What `headroom devices --measure --json` and PyTorch's own loop printed in one session on one host.
+//! What `headroom devices --measure --json` and PyTorch's own loop printed one after the other on one host.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ struct Pair {
     pair_ns: f64,
 }
 
-/// A cached allocate and free beside PyTorch's, in one session on one host.
+/// A cached allocate and free beside PyTorch's, one after the other on one host.
 pub(crate) fn pairs() -> String {
     let torch: Loop = serde_json::from_str(&kept::text(kept::TORCH_ALLOCATOR)).unwrap();
     let OnDevice { cached_pairs, card, .. } = measurements();
@@ -48,7 +48,7 @@ pub(crate) fn pairs() -> String {
         let (block, own_ns) = (block(row.bytes), own.nanoseconds);
         let _ = writeln!(table, "| {block} | {own_ns:.0} |{more} {:.0} | {ratio:.2} |", row.pair_ns);
     }
-    format!("A cached allocate + free on the card's host, called from Rust and from C++ in one session:\n\n{table}\n")
+    format!("A cached allocate + free on the card's host, called from Rust and from C++ one after the other:\n\n{table}\n")
 }
 
 fn block(bytes: u64) -> String {
