@@ -48,7 +48,9 @@ pub(crate) fn pairs() -> String {
         let (block, own_ns) = (block(row.bytes), own.nanoseconds);
         let _ = writeln!(table, "| {block} | {own_ns:.0} |{more} {:.0} | {ratio:.2} |", row.pair_ns);
     }
-    format!("A cached allocate + free on the card's host, called from Rust and from C++ one after the other:\n\n{table}\n")
+    format!(
+        "A cached allocate + free on the card's host, called from Rust and from C++ one after the other:\n\n{table}\n"
+    )
 }
 
 fn block(bytes: u64) -> String {
