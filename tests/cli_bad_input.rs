@@ -5,32 +5,17 @@ mod binary;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use binary::{Ran, SHIPPED, command, contents, data, headroom, repository_copy, root, text};
+use binary::{
+    BAD_INPUT, SHIPPED, UNAVAILABLE, command, contents, data, headroom, refused, repository_copy, root, taesd_with,
+    text,
+};
 
-/// A file or a value is wrong.
-const BAD_INPUT: i32 = 3;
-/// No such device.
-const UNAVAILABLE: i32 = 5;
 /// The output could not be written.
 const OUTPUT: i32 = 6;
 
-#[track_caller]
-fn refused(ran: &Ran, code: i32, says: &[&str]) {
-    assert_eq!(ran.code, code, "{}{}", ran.stdout, ran.stderr);
-    for words in says {
-        assert!(ran.stderr.contains(words), "`{words}` is not in: {}", ran.stderr);
-    }
-    assert!(ran.stdout.is_empty(), "{}", ran.stdout);
-}
-
 /// A family file in which `from` stands as `to`, and the line of it.
 fn family_with(folder: &Path, from: &str, to: &str) -> (PathBuf, usize) {
-    let right = std::fs::read_to_string(root().join("families/taesd.yaml")).unwrap();
-    assert_eq!(right.matches(from).count(), 1, "{from}");
-    let line = right[..right.find(from).unwrap()].matches('\n').count() + 1;
-    let path = folder.join("taesd.yaml");
-    std::fs::write(&path, right.replace(from, to)).unwrap();
-    (path, line)
+    taesd_with(folder, "taesd.yaml", from, to)
 }
 
 #[test]

@@ -4,30 +4,12 @@ mod binary;
 
 use std::path::Path;
 
-use binary::{Ran, command, headroom, root, text};
+use binary::{BAD_INPUT, UNAVAILABLE, command, headroom, refused, root, taesd_with, text};
 use serde_json::Value;
-
-/// A file or a value is wrong.
-const BAD_INPUT: i32 = 3;
-/// No such device.
-const UNAVAILABLE: i32 = 5;
 
 /// Copies the shipped TAESD into a folder, with `from` as `to`.
 fn copy(folder: &Path, file: &str, from: &str, to: &str) -> String {
-    let right = std::fs::read_to_string(root().join("families/taesd.yaml")).unwrap();
-    assert_eq!(right.matches(from).count(), 1, "{from}");
-    let path = folder.join(file);
-    std::fs::write(&path, right.replace(from, to)).unwrap();
-    text(&path).to_owned()
-}
-
-#[track_caller]
-fn refused(ran: &Ran, code: i32, says: &[&str]) {
-    assert_eq!(ran.code, code, "{}{}", ran.stdout, ran.stderr);
-    for words in says {
-        assert!(ran.stderr.contains(words), "`{words}` is not in: {}", ran.stderr);
-    }
-    assert!(ran.stdout.is_empty(), "{}", ran.stdout);
+    text(&taesd_with(folder, file, from, to).0).to_owned()
 }
 
 #[test]

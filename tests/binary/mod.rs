@@ -56,6 +56,31 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a readable path")
 }
 
+/// A file or a value is wrong.
+pub(crate) const BAD_INPUT: i32 = 3;
+/// No such device.
+pub(crate) const UNAVAILABLE: i32 = 5;
+
+/// The run ended with that code, said all of that on standard error, and nothing else.
+#[track_caller]
+pub(crate) fn refused(ran: &Ran, code: i32, says: &[&str]) {
+    assert_eq!(ran.code, code, "{}{}", ran.stdout, ran.stderr);
+    for words in says {
+        assert!(ran.stderr.contains(words), "`{words}` is not in: {}", ran.stderr);
+    }
+    assert!(ran.stdout.is_empty(), "{}", ran.stdout);
+}
+
+/// The shipped TAESD under that name, in which `from` stands as `to`, and the line of it.
+pub(crate) fn taesd_with(folder: &Path, file: &str, from: &str, to: &str) -> (PathBuf, usize) {
+    let right = std::fs::read_to_string(root().join("families/taesd.yaml")).unwrap();
+    assert_eq!(right.matches(from).count(), 1, "{from}");
+    let line = right[..right.find(from).unwrap()].matches('\n').count() + 1;
+    let path = folder.join(file);
+    std::fs::write(&path, right.replace(from, to)).unwrap();
+    (path, line)
+}
+
 /// A copy of what `ship` reads and writes of a repository.
 pub(crate) fn repository_copy(folder: &Path) {
     for (from, ending) in [("tests/data/h200", "jsonl"), (SHIPPED, "json")] {

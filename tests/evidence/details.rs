@@ -65,7 +65,7 @@ fn sdxl(runs: &Runs) -> String {
         let _ = writeln!(table, "| {allocator} | {case} | {needed} | {reserved} | {ratio:.3} |");
     }
     let windows = runs.iter().filter(|(family, _)| family == "sdxl").flat_map(|(_, report)| &report.windows);
-    let clean = windows.filter(|record| record.trial.as_deref().is_some_and(|trial| trial.ends_with("::calibration")));
+    let clean = windows.filter(|record| summary::is_of_a_calibration(record));
     let mut runs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for record in clean {
         let (warm, measured) = runs.entry(record.window.environment.hard.allocator.to_string()).or_default();

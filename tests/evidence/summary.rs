@@ -44,15 +44,19 @@ pub(crate) fn notes<'a>(runs: &'a Runs, check: &'a str) -> impl Iterator<Item = 
 
 /// Whether a calibration's note is about a window that needs more than is reserved.
 pub(crate) fn is_above(note: &str) -> bool {
-    ["above what is reserved", " short outside what is promised", " short, and not held against it"]
+    ["above what is reserved", " short outside what is promised", " short of its need"]
         .iter()
         .any(|words| note.contains(words))
 }
 
-/// Whether a window was measured in an undisturbed calibration.
+/// Whether a window is of an undisturbed calibration.
+pub(crate) fn is_of_a_calibration(record: &WindowRecord) -> bool {
+    record.trial.as_deref().is_some_and(|trial| trial.ends_with("::calibration"))
+}
+
+/// Whether a window was measured in one.
 fn is_clean(record: &WindowRecord) -> bool {
-    let of_a_calibration = |trial: &str| trial.ends_with("::calibration");
-    record.window.kind == RunKind::Measured && record.trial.as_deref().is_some_and(of_a_calibration)
+    record.window.kind == RunKind::Measured && is_of_a_calibration(record)
 }
 
 /// Measured windows of undisturbed calibrations, and those of them that are taken for fragmented.
