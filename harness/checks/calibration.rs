@@ -17,9 +17,6 @@ use crate::bench::{
 };
 use crate::pricing::price_case;
 
-/// How a note says that a window is not covered.
-const ABOVE: &str = "above what is reserved";
-
 /// Calibrates every measured model of the family on one device and checks what follows from it.
 ///
 /// # Errors
@@ -43,7 +40,7 @@ fn of_a_model(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground
         held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)
     };
     let outcome = look();
-    let mut notes = above_what_is_reserved(subject, &calibration, &summary);
+    let mut notes = flagged_above_what_is_reserved(subject, &calibration, &summary);
     if !subject.place.is_simulated() {
         notes.extend(ratios(subject, &summary, ground));
     }
@@ -170,17 +167,20 @@ fn must_be_covered(subject: &Subject<'_>, counted: &Counted) -> bool {
     counted.counts() || (subject.place.is_simulated() && is_fragmented(counted))
 }
 
-/// Measured windows that need not be covered and are not: the limits of the rule about fragmentation, told each time they
-/// show.
-fn above_what_is_reserved(subject: &Subject<'_>, calibration: &Calibration, summary: &FamilySummary) -> Vec<String> {
+/// Windows that are taken for fragmented and are not covered, told each time: the limits of that rule. They stand beside no
+/// estimate as its demand.
+fn flagged_above_what_is_reserved(
+    subject: &Subject<'_>,
+    calibration: &Calibration,
+    summary: &FamilySummary,
+) -> Vec<String> {
     let windows = calibration.windows.iter().zip(&calibration.verdicts);
-    let measured = windows.filter(|(_, counted)| counted.counts() || is_fragmented(counted));
-    let above = measured.filter_map(|(window, counted)| {
+    let above = windows.filter(|(_, counted)| is_fragmented(counted)).filter_map(|(window, _)| {
         let record = summary.estimates.iter().find(|record| record.case == window.case)?;
         let (reserved, needed) = (record.estimate.reservation_bytes, window.measurement.demand_bytes);
-        let why = if counted.counts() { "too few sizes count for a fit" } else { "it is taken for fragmented" };
-        let (what, numbers) = (describe(window), reserved_and_needed(reserved, needed));
-        (needed > reserved).then(|| format!("{}: {what}: {ABOVE}, since {why} ({numbers})", place(subject)))
+        let numbers = reserved_and_needed(reserved, needed);
+        let text = "taken for fragmented, and above what is reserved";
+        (needed > reserved).then(|| format!("{}: {}: {text} ({numbers})", place(subject), describe(window)))
     });
     above.collect()
 }
@@ -302,12 +302,12 @@ pub(super) fn evidence_of(subject: &Subject<'_>, calibration: Calibration, summa
         .estimates
         .iter()
         .filter(|record| record.demand_bytes.is_some_and(|demand| demand > record.estimate.reservation_bytes));
-    // Why each passes is the check's to say: a bound on the driver's own pool, less than one step, a size out of range.
+    // Whether that may be is the check's to say: a bound on the driver's own pool, less than one step, a size out of range.
     let notes = under
         .map(|record| {
             let demand = record.demand_bytes.unwrap_or(0);
             let short = Bytes(demand - record.estimate.reservation_bytes);
-            format!("{}: {} is {short} short, and not held against it", place(subject), record.case)
+            format!("{}: {} is {short} short of its need", place(subject), record.case)
         })
         .collect();
     let devices = vec![subject.place.record()];

@@ -102,9 +102,10 @@ impl SoFar<'_> {
         let GradedThere { report, not_seen } = graded_there(self.grades.clone());
         let place = Place::from(self.card);
         let (done, survived) = (self.grades.len(), report.survivors().next().is_some());
-        let message = match done < all {
-            true => Some(format!("stopped after {done} of {all}: {}", report.verdict())),
-            false => survived.then(|| report.verdict()),
+        let message = if done < all {
+            Some(format!("stopped after {done} of {all}: {}", report.verdict()))
+        } else {
+            survived.then(|| report.verdict())
         };
         let mut written = Report::new(provenance(arguments_of(self.args)));
         written.devices.push(place.record());
