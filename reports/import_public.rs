@@ -10,7 +10,6 @@ use headroom_base::{
 use headroom_calibration::{Attempt, Counted, Uncounted};
 use serde::Deserialize;
 
-use crate::format::FormatVersion;
 use crate::import_windows::PriceCase;
 use crate::report::{AttemptRecord, DeviceRecord, Provenance, Report, Trust, WindowRecord};
 
@@ -106,7 +105,7 @@ pub fn import_public(file: &str, text: &str, price: PriceCase<'_>) -> Result<Pub
     let text = text.replace("\r\n", "\n");
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let headers = reader.headers().map_err(table)?.clone();
-    let mut published = Published { report: empty_report(), left_out: Vec::new() };
+    let mut published = Published { report: Report::of(Vec::new()), left_out: Vec::new() };
     let mut runs: BTreeMap<AttemptId, u32> = BTreeMap::new();
     for record in reader.records() {
         let record = record.map_err(table)?;
@@ -121,19 +120,6 @@ pub fn import_public(file: &str, text: &str, price: PriceCase<'_>) -> Result<Pub
         }
     }
     Ok(published)
-}
-
-fn empty_report() -> Report {
-    Report {
-        format: FormatVersion::CURRENT,
-        provenance: Vec::new(),
-        devices: Vec::new(),
-        attempts: Vec::new(),
-        windows: Vec::new(),
-        trials: Vec::new(),
-        families: Vec::new(),
-        mutants: None,
-    }
 }
 
 fn add(report: &mut Report, row: &Row, window: Window) {

@@ -267,9 +267,14 @@ pub struct Report {
 impl Report {
     /// An empty report of the current format.
     pub fn new(provenance: Provenance) -> Self {
+        Self::of(vec![provenance])
+    }
+
+    /// An empty report of what comes from several places.
+    pub(crate) fn of(provenance: Vec<Provenance>) -> Self {
         Self {
             format: FormatVersion::CURRENT,
-            provenance: vec![provenance],
+            provenance,
             devices: Vec::new(),
             attempts: Vec::new(),
             windows: Vec::new(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headroom_base::{Case, DeviceFigures, HardEnvironment, Reading};
 use headroom_device::allocator::{AllocationError, Counters, NotAllocated};
-use headroom_device::device::{DeviceMemory, Holding, UploadPart};
+use headroom_device::device::{DeviceMemory, Holding, UploadPart, Uploaded};
 use headroom_device::{Device, DriverError};
 use headroom_runners::programs::Execution;
 use headroom_runners::{Inputs, RunError, Runner, Work};
@@ -162,8 +162,12 @@ impl DeviceMemory for Watched {
         self.memory.spilled_bytes()
     }
 
-    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
-        self.memory.upload(parts)
+    fn upload_unless(
+        &mut self,
+        parts: &[UploadPart<'_>],
+        is_cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Uploaded, DriverError> {
+        self.memory.upload_unless(parts, is_cancelled)
     }
 }
 

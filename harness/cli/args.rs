@@ -149,18 +149,9 @@ pub struct CheckArgs {
     pub file: PathBuf,
 }
 
-/// One operation at one size.
+/// Which model an operation runs on, at which size and how.
 #[derive(Debug, Args)]
-pub struct CaseArgs {
-    /// The family.
-    #[arg(long, value_name = "NAME")]
-    pub family: String,
-    /// The operation.
-    #[arg(long)]
-    pub operation: Operation,
-    /// The element type.
-    #[arg(long)]
-    pub dtype: DType,
+pub struct SizedArgs {
     /// The model, where a family runs the operation on several.
     #[arg(long, value_name = "KEY")]
     pub model: Option<String>,
@@ -179,6 +170,23 @@ pub struct CaseArgs {
     /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
     #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option)]
     pub options: Vec<(String, String)>,
+}
+
+/// One operation at one size.
+#[derive(Debug, Args)]
+pub struct CaseArgs {
+    /// The family.
+    #[arg(long, value_name = "NAME")]
+    pub family: String,
+    /// The operation.
+    #[arg(long)]
+    pub operation: Operation,
+    /// The element type.
+    #[arg(long)]
+    pub dtype: DType,
+    /// Which of its models, at which size, run how.
+    #[command(flatten)]
+    pub sized: SizedArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -225,24 +233,9 @@ pub struct ProgramArgs {
     /// The element type; the model's stored one if not given.
     #[arg(long)]
     pub dtype: Option<DType>,
-    /// The model, where a family runs the operation on several.
-    #[arg(long, value_name = "KEY")]
-    pub model: Option<String>,
-    /// Pixels, as WIDTHxHEIGHT; every operation but text_encode needs it.
-    #[arg(long, value_name = "WxH", value_parser = parse_size)]
-    pub size: Option<(u32, u32)>,
-    /// Frames of a video.
-    #[arg(long, default_value_t = 1)]
-    pub frames: u32,
-    /// How many at once.
-    #[arg(long, default_value_t = 1)]
-    pub batch: u32,
-    /// Tokens of a text; text_encode needs it.
-    #[arg(long, conflicts_with = "size")]
-    pub tokens: Option<u32>,
-    /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
-    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option)]
-    pub options: Vec<(String, String)>,
+    /// Which of its models, at which size, run how.
+    #[command(flatten)]
+    pub sized: SizedArgs,
     /// Write a chart here.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -1,10 +1,10 @@
 //! The operation that a command line means: whose, at which size, run how.
 
-use headroom_base::{AllocatorKind, Case, HardEnvironment};
+use headroom_base::{AllocatorKind, Case, DType, HardEnvironment, Operation};
 use headroom_family::{Architecture, Family, Model};
 use headroom_runners::programs::{self, Execution, Unsupported};
 
-use super::args::CaseArgs;
+use super::args::{CaseArgs, SizedArgs};
 use super::case::CaseParts;
 use super::error::CliError;
 use super::options::Options;
@@ -29,31 +29,34 @@ impl<'a> Chosen<'a> {
     /// # Errors
     /// For names that are not known, and for a case that the model does not have.
     pub(super) fn of(args: &CaseArgs, catalogue: &'a Catalogue) -> Result<Self, CliError> {
-        let family = catalogue.family(&args.family)?;
-        let model = model_of(family, args.model.as_deref(), args.operation)?;
-        let options = Options::read(&args.options)?;
+        Self::named((&args.family, args.operation, Some(args.dtype)), &args.sized, catalogue)
+    }
+
+    /// An operation of a family's model, in the model's own element type where none is named.
+    ///
+    /// # Errors
+    /// For names that are not known, and for a case that the model does not have.
+    pub(super) fn named(
+        (family, operation, dtype): (&str, Operation, Option<DType>),
+        sized: &SizedArgs,
+        catalogue: &'a Catalogue,
+    ) -> Result<Self, CliError> {
+        let family = catalogue.family(family)?;
+        let model = model_of(family, sized.model.as_deref(), operation)?;
+        let options = Options::read(&sized.options)?;
         let parts = CaseParts {
-            operation: args.operation,
-            dtype: args.dtype,
-            size: args.size,
-            frames: args.frames,
-            batch: args.batch,
-            tokens: args.tokens,
+            operation,
+            dtype: dtype.unwrap_or(model.dtype),
+            size: sized.size,
+            frames: sized.frames,
+            batch: sized.batch,
+            tokens: sized.tokens,
             tiling: options.tiling,
         };
         Self::new(family, model, &parts, options)
     }
 
-    /// The operation made of these parts.
-    ///
-    /// # Errors
-    /// For a case that the model does not have.
-    pub(super) fn new(
-        family: &'a Family,
-        model: &'a Model,
-        parts: &CaseParts,
-        options: Options,
-    ) -> Result<Self, CliError> {
+    fn new(family: &'a Family, model: &'a Model, parts: &CaseParts, options: Options) -> Result<Self, CliError> {
         let case = parts.case().map_err(CliError::Value)?;
         let chosen = Self { family, model, case, options };
         if let Some(architecture) = model.architecture() {

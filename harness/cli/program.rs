@@ -7,13 +7,11 @@ use headroom_runners::programs::{self, Live, Program, Run, Step};
 use serde::Serialize;
 
 use super::args::ProgramArgs;
-use super::case::CaseParts;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
-use super::options::Options;
 use super::terminal::Terminal;
-use crate::catalogue::{Catalogue, model_of};
+use crate::catalogue::Catalogue;
 
 /// Layers listed for programs, at the greatest depth at which there are no more.
 const MOST_LAYERS: usize = 64;
@@ -84,7 +82,7 @@ pub(super) fn program(
     catalogue: &Catalogue,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
-    let chosen = chosen(args, catalogue)?;
+    let chosen = Chosen::named((&args.family, args.operation, args.dtype), &args.sized, catalogue)?;
     let architecture = chosen.model.architecture().ok_or_else(|| {
         let key = &chosen.model.key;
         CliError::Value(format!(
@@ -107,22 +105,6 @@ pub(super) fn program(
         terminal.line(format!("Page: {}", path.display()))?;
     }
     Ok(Exit::Success)
-}
-
-fn chosen<'a>(args: &ProgramArgs, catalogue: &'a Catalogue) -> Result<Chosen<'a>, CliError> {
-    let family = catalogue.family(&args.family)?;
-    let model = model_of(family, args.model.as_deref(), args.operation)?;
-    let options = Options::read(&args.options)?;
-    let parts = CaseParts {
-        operation: args.operation,
-        dtype: args.dtype.unwrap_or(model.dtype),
-        size: args.size,
-        frames: args.frames,
-        batch: args.batch,
-        tokens: args.tokens,
-        tiling: options.tiling,
-    };
-    Chosen::new(family, model, &parts, options)
 }
 
 fn answer<'a>(chosen: &Chosen<'a>, program: &'a Program) -> Answer<'a> {

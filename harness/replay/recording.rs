@@ -2,9 +2,7 @@
 
 use headroom_base::GIB;
 use headroom_device::Settings;
-use headroom_device::allocator::{
-    EventKind, PoolKind, RecordedBlock, RecordedSegment, RecordedStateError, SettingsError,
-};
+use headroom_device::allocator::{RecordedSegment, RecordedStateError, SettingsError};
 use headroom_device::driver::Address;
 use headroom_device::replay::{
     Comparison, Difference, RecordedCounters, Requests, Script, ScriptAction, ScriptStep, Trace, TraceAction,
@@ -140,16 +138,7 @@ fn script(scenario: &Scenario, number: usize) -> Result<Script, ReplayError> {
         .iter()
         .map(|step| {
             let counter = |counter| scenario.counter(step, counter).ok_or(ReplayError::NoCounter { number, counter });
-            let counters = RecordedCounters {
-                allocated: counter("allocated")?,
-                reserved: counter("reserved")?,
-                inactive_split: counter("inactive_split")?,
-                active: counter("active")?,
-                requested: counter("requested")?,
-                segments: counter("segments")?,
-                num_alloc_retries: counter("retries")?,
-                num_ooms: counter("ooms")?,
-            };
+            let counters = RecordedCounters::read(counter)?;
             Ok(ScriptStep { action: script_action(step.action), counters })
         })
         .collect();
@@ -176,7 +165,7 @@ fn script_action(action: ScenarioAction) -> ScriptAction {
 
 fn trace(recording: &TraceRecording) -> Trace {
     let events = recording.events.iter().map(|(word, address, bytes)| TraceEvent {
-        action: trace_action(word),
+        action: TraceAction::of_word(word),
         address: Address(*address),
         bytes: *bytes,
     });
@@ -202,29 +191,7 @@ fn trace(recording: &TraceRecording) -> Trace {
     }
 }
 
-fn trace_action(word: &str) -> TraceAction {
-    match word {
-        "alloc" => TraceAction::Alloc,
-        "free_requested" => TraceAction::FreeRequested,
-        "free_completed" => TraceAction::FreeCompleted,
-        "segment_alloc" => TraceAction::Segment(EventKind::SegmentAlloc),
-        "segment_free" => TraceAction::Segment(EventKind::SegmentFree),
-        "segment_map" => TraceAction::Segment(EventKind::SegmentMap),
-        "segment_unmap" => TraceAction::Segment(EventKind::SegmentUnmap),
-        "oom" => TraceAction::OutOfMemory,
-        _ => TraceAction::Other,
-    }
-}
-
 fn segment(segment: &TraceSegment) -> RecordedSegment {
-    let blocks = segment.blocks.iter().map(|block| RecordedBlock {
-        bytes: block.bytes,
-        requested_bytes: (block.state != "inactive").then_some(block.requested_bytes),
-    });
-    RecordedSegment {
-        address: Address(segment.address),
-        pool: if segment.segment_type == "small" { PoolKind::Small } else { PoolKind::Large },
-        is_expandable: segment.is_expandable,
-        blocks: blocks.collect(),
-    }
+    let blocks = segment.blocks.iter().map(|block| (block.bytes, block.requested_bytes, block.state.as_str()));
+    RecordedSegment::of_words(Address(segment.address), &segment.segment_type, segment.is_expandable, blocks)
 }

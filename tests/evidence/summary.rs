@@ -179,15 +179,17 @@ fn results(runs: &Runs) -> String {
 
 fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
     let beside = beside_simulator(catalogue, runs);
-    let over = above_the_bound(&beside);
-    let steps = over.iter().map(|(asked, off)| off.reserved_bytes.div_ceil(asked.2.growth_step_bytes())).max();
+    let over = above_the_bound(&beside).into_iter().map(|((model, case, _), off)| {
+        format!("{model} {case} by {} ({:.1} %)", Bytes(off.reserved_bytes), 100.0 * off.reserved)
+    });
+    let over: Vec<_> = over.collect();
+    let which = if over.is_empty() { String::new() } else { format!(": {}", over.join("; ")) };
     format!(
         "\nBeside the simulator with its own table of workspaces, and its bound on the driver's own pool:\n\n{}\nEqual is \
          within 0.05 % in both peaks; near within 2 % of the allocated peak, and within 5 % or one growth step of the \
-         reserved one. In {} cases the card took more of the driver's own pool than the bound, by at most {} steps of 32 MiB.\n\n",
+         reserved one. In {} cases the card took more of the driver's own pool than the bound{which}.\n\n",
         table("", &beside, |_| String::new()),
         over.len(),
-        steps.unwrap_or(0)
     )
 }
 

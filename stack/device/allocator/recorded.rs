@@ -30,6 +30,22 @@ pub struct RecordedSegment {
 }
 
 impl RecordedSegment {
+    /// A segment in PyTorch's words: `segment_type` is "small" or "large", and a block is its bytes, those asked for and
+    /// its state, which is "inactive" where nobody holds it.
+    pub fn of_words<'a>(
+        address: Address,
+        segment_type: &str,
+        is_expandable: bool,
+        blocks: impl Iterator<Item = (u64, u64, &'a str)>,
+    ) -> Self {
+        let blocks = blocks.map(|(bytes, requested_bytes, state)| RecordedBlock {
+            bytes,
+            requested_bytes: (state != "inactive").then_some(requested_bytes),
+        });
+        let pool = if segment_type == "small" { PoolKind::Small } else { PoolKind::Large };
+        Self { address, pool, is_expandable, blocks: blocks.collect() }
+    }
+
     /// Its size: its blocks together.
     pub fn bytes(&self) -> u64 {
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(block.bytes))

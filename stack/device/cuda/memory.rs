@@ -69,10 +69,6 @@ impl<M: DeviceMemory> DeviceMemory for CudaMemory<M> {
         self.memory.spilled_bytes()
     }
 
-    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
-        self.uploader.upload(parts)
-    }
-
     fn upload_unless(
         &mut self,
         parts: &[UploadPart<'_>],

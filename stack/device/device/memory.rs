@@ -98,29 +98,26 @@ pub trait DeviceMemory: Send {
     /// When the driver cannot be asked.
     fn spilled_bytes(&mut self) -> Result<Reading, DriverError>;
 
-    /// Copies weights up. Where memory keeps no contents (a simulated device) this does nothing.
+    /// Copies weights up, given up where `is_cancelled` comes true before the end. Where memory keeps no contents (a
+    /// simulated device) this asks once, and copies nothing.
     ///
     /// # Errors
     /// When a copy fails. The memory stays held.
-    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
-        let _ = parts;
-        Ok(())
-    }
-
-    /// The same, given up where `is_cancelled` comes true before the end. Memory that cannot stop midway asks once,
-    /// before it begins.
-    ///
-    /// # Errors
-    /// As [`upload`](Self::upload).
     fn upload_unless(
         &mut self,
         parts: &[UploadPart<'_>],
         is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<Uploaded, DriverError> {
-        if is_cancelled() {
-            return Ok(Uploaded::Cancelled);
-        }
-        self.upload(parts).map(|()| Uploaded::Whole)
+        let _ = parts;
+        Ok(if is_cancelled() { Uploaded::Cancelled } else { Uploaded::Whole })
+    }
+
+    /// Copies weights up to the end.
+    ///
+    /// # Errors
+    /// As [`upload_unless`](Self::upload_unless).
+    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
+        self.upload_unless(parts, &|| false).map(|_| ())
     }
 }
 

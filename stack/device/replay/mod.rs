@@ -48,6 +48,23 @@ impl RecordedCounters {
         }
     }
 
+    /// What a recording has under the names of its counters.
+    ///
+    /// # Errors
+    /// The first that `counter` has for one of the eight names.
+    pub fn read<E>(mut counter: impl FnMut(&'static str) -> Result<u64, E>) -> Result<Self, E> {
+        Ok(Self {
+            allocated: counter("allocated")?,
+            reserved: counter("reserved")?,
+            inactive_split: counter("inactive_split")?,
+            active: counter("active")?,
+            requested: counter("requested")?,
+            segments: counter("segments")?,
+            num_alloc_retries: counter("retries")?,
+            num_ooms: counter("ooms")?,
+        })
+    }
+
     /// Every counter with its name, always in the same order.
     fn named(&self) -> [(Figure, u64); 8] {
         [

@@ -25,6 +25,23 @@ pub enum TraceAction {
     Other,
 }
 
+impl TraceAction {
+    /// What PyTorch's word for it means.
+    pub fn of_word(word: &str) -> Self {
+        match word {
+            "alloc" => Self::Alloc,
+            "free_requested" => Self::FreeRequested,
+            "free_completed" => Self::FreeCompleted,
+            "segment_alloc" => Self::Segment(EventKind::SegmentAlloc),
+            "segment_free" => Self::Segment(EventKind::SegmentFree),
+            "segment_map" => Self::Segment(EventKind::SegmentMap),
+            "segment_unmap" => Self::Segment(EventKind::SegmentUnmap),
+            "oom" => Self::OutOfMemory,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {

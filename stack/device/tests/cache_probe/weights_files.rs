@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use headroom_base::{AllocatorKind, DeviceFigures, Reading};
 use headroom_device::allocator::{AllocationError, Counters, NotAllocated, Settings};
 use headroom_device::cache::{Dropped, WeightsSource};
-use headroom_device::device::{AllocatorMemory, UploadPart};
+use headroom_device::device::{AllocatorMemory, UploadPart, Uploaded};
 use headroom_device::driver::DriverError;
 use headroom_device::weights::{HostStore, WeightsError};
 use headroom_device::{
@@ -84,14 +84,18 @@ impl DeviceMemory for Keeps {
     fn spilled_bytes(&mut self) -> Result<Reading, DriverError> {
         self.memory.spilled_bytes()
     }
-    fn upload(&mut self, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
+    fn upload_unless(
+        &mut self,
+        parts: &[UploadPart<'_>],
+        _: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Uploaded, DriverError> {
         let mut uploaded = self.uploaded.lock().unwrap();
         for part in parts {
             assert!(part.to.bytes() as usize >= part.contents.len());
             assert!(part.contents.iter().all(|byte| *byte == part.contents[0]), "pieces are mixed up");
             uploaded.insert(part.contents.len(), part.contents[0]);
         }
-        Ok(())
+        Ok(Uploaded::Whole)
     }
 }
 

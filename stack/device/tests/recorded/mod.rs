@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use headroom_base::GIB;
 use headroom_device::Settings;
-use headroom_device::allocator::{EventKind, PoolKind, RecordedBlock, RecordedSegment};
+use headroom_device::allocator::RecordedSegment;
 use headroom_device::driver::Address;
 use headroom_device::replay::{RecordedCounters, Script, ScriptAction, ScriptStep, Trace, TraceAction, TraceEvent};
 use headroom_reports::recordings::{self, Recording, Scenario, ScenarioAction, TraceRecording, TraceSegment};
@@ -43,7 +43,6 @@ pub(crate) fn trace_recordings(name: &str) -> Vec<TraceRecording> {
 
 pub(crate) fn script(scenario: &Scenario) -> Script {
     let steps = scenario.steps.iter().map(|step| {
-        let counter = |name| scenario.counter(step, name).unwrap();
         let action = match step.action {
             ScenarioAction::Alloc { id, bytes, succeeded, address } => {
                 let address = address.filter(|_| succeeded).map(Address);
@@ -53,16 +52,7 @@ pub(crate) fn script(scenario: &Scenario) -> Script {
             ScenarioAction::EmptyCache => ScriptAction::EmptyCache,
             ScenarioAction::FreeAll => ScriptAction::FreeAll,
         };
-        let counters = RecordedCounters {
-            allocated: counter("allocated"),
-            reserved: counter("reserved"),
-            inactive_split: counter("inactive_split"),
-            active: counter("active"),
-            requested: counter("requested"),
-            segments: counter("segments"),
-            num_alloc_retries: counter("retries"),
-            num_ooms: counter("ooms"),
-        };
+        let counters = RecordedCounters::read(|name| scenario.counter(step, name).ok_or(name)).unwrap();
         ScriptStep { action, counters }
     });
     Script {
@@ -74,19 +64,10 @@ pub(crate) fn script(scenario: &Scenario) -> Script {
 }
 
 pub(crate) fn trace(recording: &TraceRecording) -> Trace {
-    let events = recording.events.iter().map(|(action, address, bytes)| {
-        let action = match action.as_str() {
-            "alloc" => TraceAction::Alloc,
-            "free_requested" => TraceAction::FreeRequested,
-            "free_completed" => TraceAction::FreeCompleted,
-            "segment_alloc" => TraceAction::Segment(EventKind::SegmentAlloc),
-            "segment_free" => TraceAction::Segment(EventKind::SegmentFree),
-            "segment_map" => TraceAction::Segment(EventKind::SegmentMap),
-            "segment_unmap" => TraceAction::Segment(EventKind::SegmentUnmap),
-            "oom" => TraceAction::OutOfMemory,
-            _ => TraceAction::Other,
-        };
-        TraceEvent { action, address: Address(*address), bytes: *bytes }
+    let events = recording.events.iter().map(|(word, address, bytes)| TraceEvent {
+        action: TraceAction::of_word(word),
+        address: Address(*address),
+        bytes: *bytes,
     });
     let after = recording.after;
     Trace {
@@ -111,14 +92,6 @@ pub(crate) fn trace(recording: &TraceRecording) -> Trace {
 }
 
 pub(crate) fn segment(segment: &TraceSegment) -> RecordedSegment {
-    let blocks = segment.blocks.iter().map(|block| RecordedBlock {
-        bytes: block.bytes,
-        requested_bytes: (block.state != "inactive").then_some(block.requested_bytes),
-    });
-    RecordedSegment {
-        address: Address(segment.address),
-        pool: if segment.segment_type == "small" { PoolKind::Small } else { PoolKind::Large },
-        is_expandable: segment.is_expandable,
-        blocks: blocks.collect(),
-    }
+    let blocks = segment.blocks.iter().map(|block| (block.bytes, block.requested_bytes, block.state.as_str()));
+    RecordedSegment::of_words(Address(segment.address), &segment.segment_type, segment.is_expandable, blocks)
 }
