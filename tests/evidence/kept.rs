@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Origin};
+use headroom_base::{AllocatorKind, Origin, RunKind, Window};
+use headroom_calibration::{Context, Counted, EstimatorVersions, Uncounted, count};
 use headroom_reports::{Outcome, Report};
 
 /// What every kept file's name begins with: the day, the card, the runner.
@@ -83,4 +84,33 @@ fn demands_are_covered_by_reservations_or_short_by_less_than_a_growth_step() {
         }
     }
     assert!(seen > 100 && short * 20 < seen, "{short} of {seen}");
+}
+
+/// Whether a window is left out because it found room that others left, whatever else may be said of it.
+fn found_room(window: &Window) -> bool {
+    let context = Context {
+        device: window.device.clone(),
+        hard: window.environment.hard.clone(),
+        versions: EstimatorVersions::default(),
+    };
+    let verdicts = count(std::slice::from_ref(window), &[], &context);
+    matches!(verdicts[..], [Counted::Excluded(Uncounted::InRoomLeft { .. })])
+}
+
+#[test]
+fn no_window_of_a_fresh_process_is_taken_for_one_in_room_left_by_others_and_many_on_warm_cards_are() {
+    let (mut fresh, mut warm) = (Vec::new(), Vec::new());
+    for (_, report) in runs(&Catalogue::load(None).unwrap()) {
+        for record in report.windows.iter().filter(|record| record.window.kind == RunKind::Measured) {
+            let check = record.trial.as_deref().and_then(|trial| trial.rsplit("::").next());
+            match check {
+                Some("calibration") => fresh.push(found_room(&record.window)),
+                Some("warm_server") => warm.push(found_room(&record.window)),
+                _ => {}
+            }
+        }
+    }
+    let found = |windows: &[bool]| windows.iter().filter(|found| **found).count();
+    assert!(fresh.len() > 600 && found(&fresh) == 0, "{} of {}", found(&fresh), fresh.len());
+    assert!(found(&warm) > warm.len() / 4, "{} of {}", found(&warm), warm.len());
 }

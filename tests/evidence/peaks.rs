@@ -101,3 +101,11 @@ fn allocated_peaks_of_the_card_are_pytorchs_and_the_simulators_within_two_percen
         }
     }
 }
+
+#[test]
+fn no_window_of_a_real_pool_exceeds_its_bound() {
+    let catalogue = Catalogue::load(None).unwrap();
+    let beside = beside_simulator(&catalogue, &super::kept::runs(&catalogue));
+    assert!(beside.keys().filter(|(_, _, allocator)| *allocator == AllocatorKind::CudaMallocAsync).count() > 100);
+    assert!(above_the_bound(&beside).is_empty(), "{:?}", above_the_bound(&beside));
+}

@@ -183,13 +183,17 @@ fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
         format!("{model} {case} by {} ({:.1} %)", Bytes(off.reserved_bytes), 100.0 * off.reserved)
     });
     let over: Vec<_> = over.collect();
-    let which = if over.is_empty() { String::new() } else { format!(": {}", over.join("; ")) };
+    let which = match over.len() {
+        0 => "In no case did the card take more of the driver's own pool than the bound".to_owned(),
+        cases => {
+            format!("In {cases} cases the card took more of the driver's own pool than the bound: {}", over.join("; "))
+        }
+    };
     format!(
         "\nBeside the simulator with its own table of workspaces, and its bound on the driver's own pool:\n\n{}\nEqual is \
          within 0.05 % in both peaks; near within 2 % of the allocated peak, and within 5 % or one growth step of the \
-         reserved one. In {} cases the card took more of the driver's own pool than the bound{which}.\n\n",
+         reserved one. {which}.\n\n",
         table("", &beside, |_| String::new()),
-        over.len(),
     )
 }
 

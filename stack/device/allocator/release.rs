@@ -43,6 +43,7 @@ impl<D: Driver> Allocator<D> {
                 }
             }
         }
+        self.excess.left(self.counters.reserved.current - self.counters.allocated.current);
         first
     }
 
