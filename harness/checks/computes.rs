@@ -20,8 +20,8 @@ use crate::gpu::OpenGpu;
 /// What is computed does not depend on the allocator, so it is looked at under the native one alone.
 ///
 /// # Errors
-/// The first result that is not the reference's, not finite, or all the same; or that not one of several convolutions went
-/// by the library.
+/// The first result that is not the reference's, not finite, or all the same; or that not one of several convolutions, or
+/// of several with channels innermost, went by the library.
 pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let Place::Gpu(gpu) = subject.place else {
         return Err(CheckError::violated("a simulated card computes nothing"));
@@ -32,14 +32,18 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     let bench = subject.bench(&Setup::default())?;
     let mut evidence = Evidence::default();
     let mut compared: Vec<Compared> = Vec::new();
+    let mut innermost = Convolutions::default();
     for (architecture, case) in small_works(subject) {
         if compared.iter().any(|known| known.architecture == architecture && known.case == case) {
             continue;
         }
-        let (seen, vary) = beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::default())?;
+        let Beside { evidence: seen, vary, .. } =
+            beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::default())?;
         evidence.absorb(seen);
         if lies_otherwise(&bench, &architecture, case) {
-            evidence.absorb(beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::ChannelsLast)?.0);
+            let seen = beside_the_reference(&bench, gpu, &architecture, case, MemoryLayout::ChannelsLast)?;
+            evidence.absorb(seen.evidence);
+            innermost += seen.convolutions;
         }
         compared.push(Compared { architecture, case, vary });
     }
@@ -61,9 +65,12 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
             }
         }
     }
-    let Convolutions { by_library, by_own_kernel } = convolutions;
-    ensure(by_library > 0 || by_own_kernel < SEVERAL, || format!("{}: {convolutions}", place(subject)))?;
-    evidence.notes.push(format!("{}: {convolutions}", place(subject)));
+    for (whose, convolutions) in [("", convolutions), ("small models, channels last: ", innermost)] {
+        let note = format!("{}: {whose}{convolutions}", place(subject));
+        let Convolutions { by_library, by_own_kernel } = convolutions;
+        ensure(by_library > 0 || by_own_kernel < SEVERAL, || note.clone())?;
+        evidence.notes.push(note);
+    }
     Ok(evidence)
 }
 
@@ -107,13 +114,21 @@ fn lies_otherwise(bench: &Bench<'_>, architecture: &Architecture, case: Case) ->
     innermost.is_some() && usual != innermost
 }
 
+/// What was seen of a small relative beside the reference.
+struct Beside {
+    evidence: Evidence,
+    /// For each output whether the reference's values vary.
+    vary: Vec<bool>,
+    convolutions: Convolutions,
+}
+
 fn beside_the_reference(
     bench: &Bench<'_>,
     gpu: &OpenGpu,
     architecture: &Architecture,
     case: Case,
     memory_layout: MemoryLayout,
-) -> Result<(Evidence, Vec<bool>), CheckError> {
+) -> Result<Beside, CheckError> {
     let subject = &bench.subject;
     let execution = Execution { memory_layout, ..bench.runner.execution(&subject.environment().hard) };
     let layout = if memory_layout == MemoryLayout::default() { "" } else { " channels last" };
@@ -123,7 +138,7 @@ fn beside_the_reference(
     let expected = execute(&computation, &Contents::default()).map_err(|error| failed(&error))?;
     let tolerance = Tolerance::of_computation(&computation);
     let device = bench.session.cache().device();
-    let found = gpu.attached().results(device, computation).map_err(|error| failed(&error))?;
+    let (found, convolutions) = gpu.attached().results(device, computation).map_err(|error| failed(&error))?;
     ensure(found.len() == expected.outputs.len(), || {
         format!("{}: {} results, the reference has {}", what(), found.len(), expected.outputs.len())
     })?;
@@ -137,7 +152,8 @@ fn beside_the_reference(
     let note =
         format!("{}: off the reference by {worst:.1e} of its root mean square, {:.1e} allowed", what(), tolerance.rms);
     let vary = expected.outputs.iter().map(|output| output.values.windows(2).any(|pair| pair[0] != pair[1]));
-    Ok((Evidence { seen: found.len(), notes: vec![note], ..Evidence::default() }, vary.collect()))
+    let evidence = Evidence { seen: found.len(), notes: vec![note], ..Evidence::default() };
+    Ok(Beside { evidence, vary: vary.collect(), convolutions })
 }
 
 /// Runs a case of its own size, counts what of its results is infinite or no number, looks that those vary which do at a

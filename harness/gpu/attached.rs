@@ -10,7 +10,7 @@ use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{CudaRunner, Executed, GivenContents, OutputsSeen, Results};
+use headroom_runners::cuda::{Convolutions, CudaRunner, Executed, GivenContents, OutputsSeen, Results};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
@@ -86,9 +86,9 @@ impl Attached for Cuda {
         self.runner.executed(work)
     }
 
-    fn results(&self, device: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError> {
-        let results = self.runner.results(device, computation, &GivenContents::default())?;
-        Ok(results.iter().map(Results::values).collect())
+    fn results(&self, device: &Device, computation: Computation) -> Result<(Vec<Vec<f64>>, Convolutions), RunError> {
+        let computed = self.runner.results(device, computation, &GivenContents::default())?;
+        Ok((computed.outputs.iter().map(Results::values).collect(), computed.convolutions))
     }
 
     fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headroom_base::{Backend, DeviceClass, Reading};
 use headroom_device::device::DeviceParts;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{Executed, OutputsSeen};
+use headroom_runners::cuda::{Convolutions, Executed, OutputsSeen};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
@@ -52,11 +52,11 @@ pub trait Attached: Send + Sync + fmt::Debug {
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError>;
 
     /// Executes a computation whose parameters and inputs hold what it says of them, and returns each output's values,
-    /// row by row. What it needs lies on `device` meanwhile.
+    /// row by row, and who computed its convolutions. What it needs lies on `device` meanwhile.
     ///
     /// # Errors
     /// When there is no room, or a launch fails.
-    fn results(&self, device: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError>;
+    fn results(&self, device: &Device, computation: Computation) -> Result<(Vec<Vec<f64>>, Convolutions), RunError>;
 
     /// Runs an operation once, counts what of its results is infinite or no number, and looks whether their values vary.
     ///

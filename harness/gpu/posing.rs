@@ -11,7 +11,7 @@ use headroom_device::readers::{Platform, UnknownReader};
 use headroom_device::{Address, Device, Driver, DriverError, MemoryInfo, Settings};
 use headroom_runners::cuda::{Convolutions, Executed, OutputsSeen};
 use headroom_runners::programs::Computation;
-use headroom_runners::programs::computation::{Kernel, Launch};
+use headroom_runners::programs::computation::{Kernel, Launch, View};
 use headroom_runners::reference::{Contents, execute};
 use headroom_runners::{Inputs, RunError, Runner, SimulatedRunner, Work};
 
@@ -39,6 +39,8 @@ pub(crate) struct Posing {
     pub(crate) computes_nothing: AtomicBool,
     /// Whether its library refuses every convolution.
     pub(crate) convolutions_refused: AtomicBool,
+    /// Whether the library refuses those alone whose channels lie innermost.
+    pub(crate) innermost_refused: AtomicBool,
     /// Whether its driver tells nobody what a process holds.
     pub(crate) process_denied: AtomicBool,
 }
@@ -62,6 +64,7 @@ impl Posing {
             not_finite: AtomicU64::new(0),
             computes_nothing: AtomicBool::new(false),
             convolutions_refused: AtomicBool::new(false),
+            innermost_refused: AtomicBool::new(false),
             process_denied: AtomicBool::new(false),
         })
     }
@@ -84,6 +87,24 @@ impl Posing {
     }
 }
 
+impl Posing {
+    /// Who is said to compute a computation's convolutions.
+    fn convolutions(&self, computation: &Computation) -> Convolutions {
+        let [all, innermost] =
+            [&self.convolutions_refused, &self.innermost_refused].map(|flag| flag.load(Ordering::SeqCst));
+        let convolves = |launch: &&Launch| matches!(launch.kernel, Kernel::Convolution { .. });
+        let refused = |launch: &&Launch| all || innermost && has_channels_innermost(&launch.reads[0]);
+        let launches = || computation.launches.iter().filter(convolves);
+        let by_own_kernel = launches().filter(refused).count();
+        let by_library = launches().count() - by_own_kernel;
+        Convolutions { by_library, by_own_kernel }
+    }
+}
+
+fn has_channels_innermost(view: &View) -> bool {
+    view.sizes.get(1).is_some_and(|channels| *channels > 1) && view.strides[1] == 1
+}
+
 impl Attached for Posing {
     fn parts(&self, settings: Settings) -> Result<DeviceParts, DriverError> {
         let number = self.devices.fetch_add(1, Ordering::SeqCst);
@@ -103,15 +124,11 @@ impl Attached for Posing {
 
     fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
         let computation = headroom_runners::programs::computation(work.architecture, &work.case, &work.execution)?;
-        let convolves = |launch: &&Launch| matches!(launch.kernel, Kernel::Convolution { .. });
-        let count = computation.launches.iter().filter(convolves).count();
-        let refused = self.convolutions_refused.load(Ordering::SeqCst);
-        let [by_library, by_own_kernel] = if refused { [0, count] } else { [count, 0] };
-        let convolutions = Convolutions { by_library, by_own_kernel };
+        let convolutions = self.convolutions(&computation);
         Ok(Executed { program: computation.program, differences: Vec::new(), convolutions })
     }
 
-    fn results(&self, _: &Device, computation: Computation) -> Result<Vec<Vec<f64>>, RunError> {
+    fn results(&self, _: &Device, computation: Computation) -> Result<(Vec<Vec<f64>>, Convolutions), RunError> {
         let failed =
             |error: headroom_runners::reference::ReferenceError| RunError::Failed { message: error.to_string() };
         let results = execute(&computation, &Contents::default()).map_err(failed)?;
@@ -119,7 +136,7 @@ impl Attached for Posing {
         if self.computes_wrong.load(Ordering::SeqCst) {
             values[0][0] += 1.0;
         }
-        Ok(values)
+        Ok((values, self.convolutions(&computation)))
     }
 
     fn outputs_seen(&self, device: &Device, work: &Work<'_>) -> Result<OutputsSeen, RunError> {

@@ -223,6 +223,9 @@ fn a_card_that_computes_something_else_or_no_numbers_is_told() {
     card.convolutions_refused.store(true, Ordering::SeqCst);
     says("0 convolutions by cuDNN");
     card.convolutions_refused.store(false, Ordering::SeqCst);
+    card.innermost_refused.store(true, Ordering::SeqCst);
+    says("small models, channels last: 0 convolutions by cuDNN");
+    card.innermost_refused.store(false, Ordering::SeqCst);
     assert_eq!(ended(&world, "taesd", "computes").check.outcome, Outcome::Passed);
 }
 

@@ -12,7 +12,7 @@ use super::error::CudaError;
 use super::execute::{Addresses, Engine as _, Execution, execute};
 use super::plan::call::{Argument, Call, Place};
 use super::plan::picks;
-use super::runner::CudaRunner;
+use super::runner::{Convolutions, CudaRunner};
 
 /// Contents of a computation's parameters and inputs, in its order; where there are none, the device makes those that
 /// [`Given::filling`] says.
@@ -68,6 +68,15 @@ pub struct OutputsSeen {
     pub vary: Vec<bool>,
 }
 
+/// What a computation left, and who computed its convolutions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Computed {
+    /// Its outputs.
+    pub outputs: Vec<Results>,
+    /// Its convolutions.
+    pub convolutions: Convolutions,
+}
+
 impl CudaRunner {
     /// Runs an operation once, counts what of its outputs is infinite or no number, and looks whether their values vary.
     ///
@@ -96,7 +105,7 @@ impl CudaRunner {
         released.map(|()| seen)
     }
 
-    /// Executes a computation with these contents and returns its outputs. Weights and inputs are placed on the device
+    /// Executes a computation with these contents and returns its outputs and who computed its convolutions. Weights and inputs are placed on the device
     /// for it, and everything is freed.
     ///
     /// # Errors
@@ -106,7 +115,7 @@ impl CudaRunner {
         device: &Device,
         computation: Computation,
         contents: &GivenContents,
-    ) -> Result<Vec<Results>, RunError> {
+    ) -> Result<Computed, RunError> {
         let mut state = self.bound()?;
         let ready = state.decided(computation)?;
         let Computation { parameters, inputs, outputs, .. } = &ready.prepared.computation;
@@ -135,8 +144,8 @@ impl CudaRunner {
             })
         });
         let released = placed.release(device);
-        let results = outcome?;
-        released.map(|()| results)
+        let computed = Computed { outputs: outcome?, convolutions: state.convolutions(&ready.prepared) };
+        released.map(|()| computed)
     }
 }
 

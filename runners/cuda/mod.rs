@@ -15,7 +15,7 @@ mod runner;
 mod tests;
 mod workspaces;
 
-pub use checks::{GivenContents, OutputsSeen, Results};
+pub use checks::{Computed, GivenContents, OutputsSeen, Results};
 pub use error::CudaError;
 pub use runner::{Convolutions, CudaRunner, Executed};
 pub use workspaces::WorkspaceDifference;

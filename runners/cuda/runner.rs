@@ -203,7 +203,7 @@ impl State {
         Ok(Ready { prepared, differences })
     }
 
-    fn convolutions(&self, prepared: &Prepared) -> Convolutions {
+    pub(super) fn convolutions(&self, prepared: &Prepared) -> Convolutions {
         let mut convolutions = Convolutions::default();
         for call in prepared.calls.iter().flatten() {
             let Call::Convolution(call) = call else { continue };

@@ -15,7 +15,7 @@ use crate::cuda::plan::convolution::ConvolutionShape;
 
 use super::answer::{Answer, SUCCESS, answer, failed, first_failure};
 use super::descriptors::Descriptors;
-use super::refusal::{is_refusal, verdict};
+use super::refusal::{Unusable, is_refusal, verdict};
 
 /// Algorithms that cuDNN is asked for at most; it has eight.
 const ALGORITHMS: usize = 10;
@@ -46,7 +46,13 @@ pub(in crate::cuda) struct Dnn {
 /// How a convolution is computed.
 enum Chosen {
     /// By an algorithm of the library.
-    Library { descriptors: Descriptors, algorithm: cudnnConvolutionFwdAlgo_t, workspace_bytes: u64 },
+    Library {
+        descriptors: Descriptors,
+        algorithm: cudnnConvolutionFwdAlgo_t,
+        workspace_bytes: u64,
+        /// The code with which the heuristics failed, so that the first algorithm that can be used was taken.
+        unheard: Option<u32>,
+    },
     /// Not by the library, which refuses it with this code.
     Refused(u32),
 }
@@ -70,7 +76,10 @@ impl Dnn {
     /// the library refuses needs none.
     pub(in crate::cuda) fn decide(&mut self, shape: &ConvolutionShape) -> Result<(u64, String), CudaError> {
         Ok(match self.chosen(shape)? {
-            Chosen::Library { algorithm, workspace_bytes, .. } => (*workspace_bytes, name_of(*algorithm)),
+            Chosen::Library { algorithm, workspace_bytes, unheard, .. } => {
+                let unheard = unheard.map(|code| format!(" (the heuristics failed: code {code})")).unwrap_or_default();
+                (*workspace_bytes, name_of(*algorithm) + &unheard)
+            }
             Chosen::Refused(code) => (0, format!("an own kernel (cuDNN: code {code})")),
         })
     }
@@ -101,7 +110,7 @@ impl Dnn {
         workspace: u64,
     ) -> Result<bool, CudaError> {
         let handle = self.handle;
-        let Chosen::Library { descriptors, algorithm, workspace_bytes } = self.chosen(shape)? else {
+        let Chosen::Library { descriptors, algorithm, workspace_bytes, .. } = self.chosen(shape)? else {
             return Ok(false);
         };
         let (one, zero) = (1.0_f32, 0.0_f32);
@@ -144,17 +153,27 @@ impl Dnn {
             Ok(descriptors) => descriptors,
             Err(refusal) => return Ok(Chosen::Refused(refusal)),
         };
-        let others = ALL.into_iter().flat_map(|algorithm| MATHS.map(|math| (algorithm, math)));
+        let (listed, unheard) = match self.heuristics(&descriptors)? {
+            Ok(listed) => (listed, None),
+            Err(code) => (Vec::new(), Some(code).filter(|code| !is_refusal(*code))),
+        };
+        let listed = listed.into_iter().map(|(algorithm, math)| (algorithm, math, true));
+        let others = ALL.into_iter().flat_map(|algorithm| MATHS.map(|math| (algorithm, math, false)));
         let mut answers = Vec::new();
-        for (algorithm, math) in self.heuristics(&descriptors)?.into_iter().chain(others) {
+        for (algorithm, math, is_listed) in listed.chain(others) {
             match self.workspace_bytes(&descriptors, algorithm, math)? {
-                Ok(workspace_bytes) => return Ok(Chosen::Library { descriptors, algorithm, workspace_bytes }),
-                Err(code) => answers.push((algorithm, code)),
+                Ok(workspace_bytes) => {
+                    return Ok(Chosen::Library { descriptors, algorithm, workspace_bytes, unheard });
+                }
+                Err(code) => answers.push(Unusable { algorithm, code, is_listed }),
             }
+        }
+        if let Some(code) = unheard {
+            return Err(failed(Library::Cudnn, "cudnnGetConvolutionForwardAlgorithm_v7", code));
         }
         match verdict(&answers) {
             Ok(refusal) => Ok(Chosen::Refused(refusal)),
-            Err((algorithm, code)) => {
+            Err(Unusable { algorithm, code, .. }) => {
                 let by = name_of(algorithm);
                 let call = format!("cudnnGetConvolutionForwardWorkspaceSize for {by} of {shape:?}");
                 Err(failed(Library::Cudnn, &call, code))
@@ -162,14 +181,11 @@ impl Dnn {
         }
     }
 
-    /// What the heuristics list, the fastest first.
-    ///
-    /// # Errors
-    /// When they fail for another reason than that they have nothing to say.
+    /// What the heuristics list, the fastest first; or the code with which they list nothing.
     fn heuristics(
         &self,
         descriptors: &Descriptors,
-    ) -> Result<Vec<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)>, CudaError> {
+    ) -> Result<Result<Vec<(cudnnConvolutionFwdAlgo_t, cudnnMathType_t)>, u32>, CudaError> {
         let Descriptors { input, weights, convolution, output } = *descriptors;
         let mut found: c_int = 0;
         let mut figures: [MaybeUninit<cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] = [MaybeUninit::zeroed(); ALGORITHMS];
@@ -188,13 +204,12 @@ impl Dnn {
                 into,
             ))
         };
-        match answer? {
-            SUCCESS => {}
-            code if is_refusal(code) => return Ok(Vec::new()),
-            code => return Err(failed(Library::Cudnn, "cudnnGetConvolutionForwardAlgorithm_v7", code)),
+        let code = answer?;
+        if code != SUCCESS {
+            return Ok(Err(code));
         }
         let count = usize::try_from(found).unwrap_or(0);
-        Ok(figures.iter().take(count).filter_map(usable).collect())
+        Ok(Ok(figures.iter().take(count).filter_map(usable).collect()))
     }
 
     /// What an algorithm asks for in some arithmetic, which the descriptor is left in; or the code of the call that did not

@@ -1,5 +1,7 @@
 //! What cuDNN's codes mean for a convolution: that it has nothing for it, or that something is wrong.
 
+use std::ops::RangeInclusive;
+
 /// The codes by which the library says that it has nothing for what was asked: not supported at all, as a pattern, or for
 /// the shape, element type, layout, kind of device, shared memory or padding. The others of their family say that the
 /// installation lacks something (a newer driver, a part of the library), and every other code that the call was wrong or
@@ -11,11 +13,29 @@ pub(super) fn is_refusal(code: u32) -> bool {
     REFUSALS.contains(&code)
 }
 
+/// The codes of a call that was wrong. Asked for an algorithm that its heuristics did not list, the library answers with
+/// them too where a convolution cannot be computed by it.
+const WRONG_CALLS: RangeInclusive<u32> = 2000..=2012;
+
+/// An algorithm that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unusable<Algorithm> {
+    /// Which.
+    pub(super) algorithm: Algorithm,
+    /// What the library answered.
+    pub(super) code: u32,
+    /// Whether its heuristics had listed it.
+    pub(super) is_listed: bool,
+}
+
 /// What it means that no algorithm can be used: a refusal where every answer is one, and otherwise the first other answer.
-pub(super) fn verdict<Algorithm: Copy>(answers: &[(Algorithm, u32)]) -> Result<u32, (Algorithm, u32)> {
-    match answers.iter().find(|(_, code)| !is_refusal(*code)) {
+pub(super) fn verdict<Algorithm: Copy>(answers: &[Unusable<Algorithm>]) -> Result<u32, Unusable<Algorithm>> {
+    let refuses = |answer: &Unusable<Algorithm>| {
+        is_refusal(answer.code) || !answer.is_listed && WRONG_CALLS.contains(&answer.code)
+    };
+    match answers.iter().find(|answer| !refuses(answer)) {
         Some(other) => Err(*other),
-        None => Ok(answers.last().map_or(REFUSALS[0], |(_, code)| *code)),
+        None => Ok(answers.iter().map(|answer| answer.code).rfind(|code| is_refusal(*code)).unwrap_or(REFUSALS[0])),
     }
 }
 
@@ -65,8 +85,13 @@ mod tests {
 
     #[test]
     fn a_convolution_is_refused_where_every_algorithm_is_and_the_first_other_answer_is_told() {
-        assert_eq!(verdict(&[("a", 3000), ("b", 3002)]), Ok(3002));
+        let listed = |algorithm, code| Unusable { algorithm, code, is_listed: true };
+        let other = |algorithm, code| Unusable { algorithm, code, is_listed: false };
+        assert_eq!(verdict(&[listed("a", 3000), other("b", 3002)]), Ok(3002));
         assert_eq!(verdict::<&str>(&[]), Ok(3000));
-        assert_eq!(verdict(&[("a", 3000), ("b", 2003), ("c", 5000), ("d", 3000)]), Err(("b", 2003)));
+        assert_eq!(verdict(&[other("a", 3000), other("b", 2003), other("c", 2000)]), Ok(3000), "not this one");
+        let wrong = listed("b", 2003);
+        assert_eq!(verdict(&[listed("a", 3000), wrong, other("c", 5000), other("d", 3000)]), Err(wrong));
+        assert_eq!(verdict(&[other("b", 2003), other("c", 5000)]), Err(other("c", 5000)));
     }
 }
