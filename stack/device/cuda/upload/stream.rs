@@ -9,6 +9,10 @@ use crate::cuda::status::give_back;
 use crate::cuda::{CudaContext, check};
 use crate::driver::{DriverCall, DriverError};
 
+/// Copies that one call is given at most: drivers of the 580 series were reported to crash or hang where one call had
+/// tens of thousands (<https://github.com/vllm-project/vllm/issues/49276>), and a thousand share a call's cost well enough.
+const MOST_TOGETHER: usize = 1_024;
+
 /// Pinned memory without a gap, and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
@@ -54,16 +58,18 @@ impl CopyStream {
     /// Each is valid for reading, and nobody changes or frees it before the copy is done: until
     /// [`synchronize`](Self::synchronize) returned, or an event recorded behind it was waited for.
     pub(super) unsafe fn copy(&self, stretches: &[Stretch]) -> Result<(), DriverError> {
-        let answer = match stretches {
-            [] => return Ok(()),
-            // SAFETY: the stream is live; the source is the caller's to answer for.
-            [Stretch { to, from, bytes }] => unsafe {
-                sys::cuMemcpyHtoDAsync_v2(*to, from.cast(), *bytes, self.stream)
-            },
-            // SAFETY: as above.
-            several => unsafe { self.copy_together(several) },
-        };
-        check(DriverCall::Copy, answer)
+        for together in stretches.chunks(MOST_TOGETHER) {
+            let answer = match together {
+                // SAFETY: the stream is live; the source is the caller's to answer for.
+                [Stretch { to, from, bytes }] => unsafe {
+                    sys::cuMemcpyHtoDAsync_v2(*to, from.cast(), *bytes, self.stream)
+                },
+                // SAFETY: as above.
+                several => unsafe { self.copy_together(several) },
+            };
+            check(DriverCall::Copy, answer)?;
+        }
+        Ok(())
     }
 
     /// # Safety

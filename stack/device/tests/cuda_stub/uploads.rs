@@ -104,6 +104,23 @@ fn a_partial_load_leaves_the_other_pieces_memory_alone() {
     });
 }
 
+/// The driver that stands in takes ten thousand copies in a call at most.
+#[test]
+fn tens_of_thousands_of_small_pieces_go_up_in_several_calls() {
+    in_child(module_path!(), "tens_of_thousands_of_small_pieces_go_up_in_several_calls", &[], || {
+        let context = context();
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let mut pinned = PinnedBuffer::new(&context, 12_000).unwrap();
+        pinned.copy_from_slice(&contents(12_000, 5));
+        let to = room(memory.as_mut(), &[1; 12_000]);
+        let parts: Vec<_> =
+            to.iter().zip(pinned.chunks(1)).map(|(to, contents)| UploadPart { to: *to, contents }).collect();
+        memory.upload(&parts).unwrap();
+        let arrived: Vec<_> = to.iter().flat_map(|to| on_device(to, 1)).collect();
+        assert!(arrived == pinned[..], "a piece arrived otherwise");
+    });
+}
+
 #[test]
 fn pinned_contents_go_up_without_a_buffer_and_mix_with_others() {
     in_child(module_path!(), "pinned_contents_go_up_without_a_buffer_and_mix_with_others", &[], || {

@@ -72,6 +72,10 @@ pub unsafe extern "C" fn cuMemcpyBatchAsync_v2(
     stream: u64,
 ) -> Status {
     in_context(|table, device| {
+        // Real drivers were reported to crash on tens of thousands.
+        if count > 10_000 {
+            return Err(INVALID_VALUE);
+        }
         if stream == 0 || count == 0 || attribute_count != 1 || attributes.is_null() || attribute_starts.is_null() {
             return Err(INVALID_VALUE);
         }
