@@ -134,6 +134,11 @@ pub fn line(architecture: &Architecture, case: &Case) -> LineKey {
         operation: case.operation,
         dtype: case.dtype,
         tiling: case.tiling,
+        tokens: match (architecture, case.extent) {
+            // Its attention writes the scores down to add a bias to them: one for each pair of tokens.
+            (Architecture::T5Encoder(_), Extent::Text { tokens }) => Some(tokens),
+            _ => None,
+        },
     }
 }
 

@@ -7,6 +7,7 @@ mod programs {
     mod computations;
     mod convolutions;
     mod edges;
+    mod lines;
     mod pool_bound;
     mod published;
     mod readme;

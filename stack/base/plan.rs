@@ -274,8 +274,14 @@ mod tests {
 
     fn priced(dtype: DType, side: u32, reservation_bytes: u64) -> PricedCase {
         let case = Case::image(Operation::VaeDecode, dtype, side, side);
-        let line =
-            LineKey { estimator: "test".into(), estimator_version: 1, operation: case.operation, dtype, tiling: None };
+        let line = LineKey {
+            estimator: "test".into(),
+            estimator_version: 1,
+            operation: case.operation,
+            dtype,
+            tiling: None,
+            tokens: None,
+        };
         let cost_units = u64::from(side) * u64::from(side) * dtype.element_bytes();
         let estimate = Estimate { reservation_bytes, ..Estimate::new(0, 0, Source::BuiltIn) };
         PricedCase { case, line, cost_units, estimate }

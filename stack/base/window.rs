@@ -20,11 +20,18 @@ pub struct LineKey {
     /// The tiling, where the operation runs tile by tile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiling: Option<Tiling>,
+    /// The length of a text, where the operation does not grow with it in step: attention whose scores lie in memory
+    /// grows with its square. Batches of one length share a line then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u32>,
 }
 
 impl fmt::Display for LineKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} v{} {} {}", self.estimator, self.estimator_version, self.operation, self.dtype)?;
+        if let Some(tokens) = self.tokens {
+            write!(f, " {tokens} tokens")?;
+        }
         match self.tiling {
             Some(tiling) => write!(f, " tile {} overlap {} %", tiling.tile_pixels, tiling.overlap_percent),
             None => Ok(()),

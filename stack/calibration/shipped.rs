@@ -148,6 +148,7 @@ mod tests {
                 operation: Operation::VaeDecode,
                 dtype: DType::Fp16,
                 tiling: None,
+                tokens: None,
             },
             environment: HardEnvironment {
                 backend: Backend::Cuda,

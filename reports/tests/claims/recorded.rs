@@ -40,6 +40,7 @@ pub(crate) fn price(family: &str, case: &Case) -> Option<Pricing> {
         operation: case.operation,
         dtype: case.dtype,
         tiling: case.tiling,
+        tokens: None,
     };
     Some(Pricing { model: family.into(), line, cost_units: unit.units(case), analytic_bytes: 0 })
 }

@@ -19,6 +19,7 @@ fn line() -> LineKey {
         operation: Operation::VaeDecode,
         dtype: DType::Fp16,
         tiling: None,
+        tokens: None,
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn environment() -> Environment {
 }
 
 pub(crate) fn line_of(operation: Operation) -> LineKey {
-    LineKey { estimator: "vae".into(), estimator_version: 2, operation, dtype: DType::Fp16, tiling: None }
+    LineKey { estimator: "vae".into(), estimator_version: 2, operation, dtype: DType::Fp16, tiling: None, tokens: None }
 }
 
 pub(crate) fn line() -> LineKey {

@@ -77,6 +77,7 @@ fn the_compiled_in_lines_are_found_and_say_what_they_are_made_of() {
         operation: Operation::VaeDecode,
         dtype: DType::Fp16,
         tiling: None,
+        tokens: None,
     };
     let here = headroom_base::HardEnvironment { allocator: AllocatorKind::Native, ..hard() };
     let found = built_in(&here, &decode).expect("an SDXL decode is shipped");

@@ -91,6 +91,7 @@ fn window(line: Line, run: u32) -> Window {
             operation: line.operation,
             dtype: line.dtype,
             tiling: None,
+            tokens: None,
         },
         model: line.family,
         cost_units: unit.units(&case),

@@ -194,6 +194,7 @@ fn r45_a_plan_counts_every_buffer_and_a_cap_on_single_allocations_is_an_out_of_m
             operation: case.operation,
             dtype: case.dtype,
             tiling: None,
+            tokens: None,
         };
         let estimate = Estimate { reservation_bytes: needed * MIB, ..Estimate::new(0, 0, Source::BuiltIn) };
         let priced = PricedCase { case, line, cost_units: 1, estimate };

@@ -1,0 +1,61 @@
+//! What shares a line: cases of as many cost units need about the same, whatever else they are.
+
+use headroom_base::{AllocatorKind, Case, DType, Operation};
+use headroom_family::Architecture;
+use headroom_family::architecture::T5Encoder;
+use headroom_runners::programs::{Execution, cost_units, line, predict};
+
+use super::cases::architectures;
+
+/// Cases of as many cost units: a wide image, a tall one and two small ones; a text and shorter ones together.
+fn alike(operation: Operation, dtype: DType) -> Vec<Case> {
+    if operation == Operation::TextEncode {
+        return [(64, 1), (32, 2), (16, 4)].map(|(tokens, batch)| Case::text(dtype, tokens).with_batch(batch)).to_vec();
+    }
+    let image = |width, height| Case::image(operation, dtype, width, height);
+    vec![image(1024, 512), image(512, 1024), image(512, 512).with_batch(2)]
+}
+
+fn allocated(architecture: &Architecture, case: &Case) -> u64 {
+    let prediction = predict(architecture, case, &Execution::default(), AllocatorKind::Native);
+    prediction.unwrap_or_else(|error| panic!("{case}: {error}")).later.allocated_peak_bytes
+}
+
+#[test]
+fn cases_of_as_many_units_on_one_line_need_the_same_to_a_fifth() {
+    let mut compared = 0;
+    for (architecture, operations) in architectures() {
+        for operation in operations {
+            for dtype in [DType::Fp16, DType::Fp32] {
+                let all = alike(operation, dtype);
+                for (index, case) in all.iter().enumerate() {
+                    for other in &all[..index] {
+                        let units = [case, other].map(|case| cost_units(&architecture, case));
+                        if units[0] != units[1] || line(&architecture, case) != line(&architecture, other) {
+                            continue;
+                        }
+                        let [bytes, others] = [case, other].map(|case| allocated(&architecture, case));
+                        // Two small images decode in less than one as large as both: workspaces do not double.
+                        let fifth = bytes.max(others) / 5;
+                        assert!(bytes.abs_diff(others) <= fifth, "{case} needs {bytes}, {other} {others} bytes");
+                        compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 50, "{compared} pairs");
+}
+
+/// T5's attention writes a score for each pair of tokens.
+#[test]
+fn texts_of_another_length_are_priced_on_another_line_where_scores_lie_in_memory() {
+    let t5 = Architecture::T5Encoder(T5Encoder::default());
+    let long = Case::text(DType::Bf16, 2_048);
+    let short = Case::text(DType::Bf16, 512).with_batch(4);
+    assert_eq!(cost_units(&t5, &long), cost_units(&t5, &short));
+    assert!(allocated(&t5, &long) > 2 * allocated(&t5, &short));
+    assert_ne!(line(&t5, &long), line(&t5, &short));
+    assert_eq!(line(&t5, &short), line(&t5, &Case::text(DType::Bf16, 512)), "batches of one length share theirs");
+    assert!(line(&t5, &long).to_string().ends_with("text_encode bf16 2048 tokens"), "{}", line(&t5, &long));
+}
