@@ -121,10 +121,19 @@ pub fn weights_bytes(model: &Model) -> u64 {
 
 /// Watches a calibration, and keeps what has finished of it.
 pub trait Journal {
+    /// The attempt begins, knowing `record`: returns it under the name it is kept under, and the record it is kept in.
+    ///
+    /// # Errors
+    /// When it cannot be kept: nothing runs then.
+    fn opens(&mut self, attempt: Attempt, record: Record) -> Result<(Attempt, Record), StoreError> {
+        let mut record = record;
+        Ok((record.begin_attempt(attempt), record))
+    }
+
     /// A run begins; `planned` runs are there in all.
     fn begins(&mut self, run: &PlannedRun, planned: usize);
 
-    /// The attempt as it stands, when it begins, after each run, and when it ends.
+    /// The attempt as it stands, after each run, and when it ends.
     ///
     /// # Errors
     /// When it cannot be kept: the calibration ends there.
@@ -161,7 +170,8 @@ pub fn calibrate(
     calibrate_into(bench, measured, (id, record), ground, &mut Unkept(progress))
 }
 
-/// Runs the calibration of one model on a bench as the attempt `id`, beginning with what the record beside it knows.
+/// Runs the calibration of one model on a bench as the attempt `id` (or what its journal makes of that name), beginning
+/// with what the record beside it knows.
 ///
 /// # Errors
 /// When a case cannot be priced, a run fails, or the journal cannot keep it: the attempt has failed then, and nothing of
@@ -184,8 +194,8 @@ pub fn calibrate_into(
     let cases = cases_to_plan(subject, measured, ground)?;
     let plan = knowledge.plan(record.clone(), cases, ground.built_ins, terms);
     let attempt = Attempt::begin(id, measured.model.key.clone(), subject.class(), environment, plan.clone());
-    let mut running = RunningAttempt::begin(attempt.started_at(now()), knowledge.fits())?;
-    journal.stands(running.attempt(), running.windows())?;
+    let (attempt, mut record) = journal.opens(attempt.started_at(now()), record)?;
+    let mut running = RunningAttempt::begin(attempt, knowledge.fits())?;
     let runs = plan.runs();
     for run in &runs {
         journal.begins(run, runs.len());
@@ -201,8 +211,7 @@ pub fn calibrate_into(
     }
     let (attempt, windows) = running.finish(now()).map_err(|(_, error)| error)?;
     journal.stands(&attempt, &windows)?;
-    let mut record = record;
-    record.keep_progress(attempt.clone(), windows.iter().cloned());
+    record.keep_progress(attempt.clone(), windows.clone())?;
     knowledge.refresh(record);
     let verdicts = count(&windows, std::slice::from_ref(&attempt), knowledge.context());
     Ok(Calibration { plan, attempt, windows, verdicts, knowledge })

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use headroom_base::{AttemptId, Bytes, Estimate, LineKey, PlannedRun, RunKind, Window};
+use headroom_base::{AttemptId, Bytes, Estimate, LineKey, Plan, PlannedRun, RunKind, Window};
 use headroom_calibration::{
     Attempt, BuiltIns, LineSummary, Platform, Record, SizeRow, Store, StoreError, summarize_line,
 };
@@ -14,6 +14,7 @@ use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::place::OnCard;
+use super::plan::{note_text, plan_of, record_of};
 use super::terminal::Terminal;
 use crate::bench::{
     Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into as measure, lines_of, not_fitting,
@@ -25,7 +26,9 @@ use crate::pricing::estimator_versions;
 #[derive(Serialize)]
 struct ModelAnswer {
     model: String,
-    attempt_id: AttemptId,
+    /// None where nothing of it fits on the device, so that nothing ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_id: Option<AttemptId>,
     runs: usize,
     not_fitting: Vec<String>,
     lines: Vec<LineSummary>,
@@ -45,21 +48,33 @@ struct Answer<'a> {
 /// Calibrates every measured model of a family on a device.
 ///
 /// # Errors
-/// For names that are not known, a run that fails, and a store that cannot be used or written.
+/// For names that are not known, a device on which nothing can run, a run that fails, and a store that cannot be used
+/// or written.
 pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let family = catalogue.family(&args.family)?;
     let card = OnCard::named(family, &args.device, &format!("a calibration of {}", family.name))?;
     let subject = Subject { layout: args.layout, ..Subject::usual(family, card.place(), args.allocator) };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
+    let lines = lines_of(&subject);
+    let measured = || lines.iter().map(|(model, lines)| MeasuredModel { model, lines });
+    let record = || record_of(args.store.as_deref(), &subject.class());
+    let mut plans = Vec::new();
+    for measured in measured() {
+        plans.push(plan_of(&subject, measured, record()?, ground)?);
+    }
+    say_beforehand(&subject, measured().zip(&plans), terminal)?;
     let mut models = Vec::new();
-    for (model, lines) in lines_of(&subject) {
-        let measured = MeasuredModel { model, lines: &lines };
+    for (measured, plan) in measured().zip(&plans) {
+        let model = measured.model;
+        if plan.runs().is_empty() {
+            models.push(not_run(&model.key, plan));
+            continue;
+        }
         let bench = subject.bench(&Setup::default()).map_err(|error| CliError::Value(error.to_string()))?;
         let progress = Progress::new(&model.key, terminal);
         let mut journal = Kept { store: args.store.as_deref().map(Store::open), subject, progress };
-        let begun = journal.begun(model)?;
-        let calibration = measure(&bench, measured, begun, ground, &mut journal)?;
+        let calibration = measure(&bench, measured, (name(&subject, model), record()?), ground, &mut journal)?;
         journal.progress.finish();
         // A simulated card's figures are exact; of an attached one it is said whether a person saw its reader agree.
         let method_verified = bench.session.cache().device().reader_verified();
@@ -78,6 +93,38 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
     Ok(Exit::Success)
 }
 
+/// Says what will not come of the calibrations, before anything runs.
+///
+/// # Errors
+/// Where nothing of any of them fits on the device.
+fn say_beforehand<'a>(
+    subject: &Subject<'_>,
+    plans: impl Iterator<Item = (MeasuredModel<'a>, &'a Plan)> + Clone,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    for (measured, plan) in plans.clone() {
+        let cases = not_fitting(plan).into_iter().map(|case| format!("does not fit: {case}"));
+        for text in cases.chain(plan.notes().iter().map(note_text)) {
+            terminal.remark(format!("{}: {text}", measured.model.key));
+        }
+    }
+    let mut plans = plans.peekable();
+    if plans.peek().is_some() && plans.all(|(_, plan)| plan.runs().is_empty()) {
+        let (family, device) = (&subject.family.name, subject.place.name());
+        let text =
+            format!("nothing of the calibration of `{family}` fits on {device}: nothing ran and nothing was kept");
+        return Err(CliError::Unavailable(text));
+    }
+    Ok(())
+}
+
+/// The name that an attempt asks for.
+fn name(subject: &Subject<'_>, model: &Model) -> AttemptId {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (family, device) = (&subject.family.name, subject.place.name());
+    AttemptId(format!("{family}-{}-{device}-{}-{now}", model.key, subject.allocator))
+}
+
 /// Shows how far a calibration is and keeps it after every run, where there is a store.
 struct Kept<'s, 't, 'w> {
     store: Option<Store>,
@@ -85,40 +132,30 @@ struct Kept<'s, 't, 'w> {
     progress: Progress<'t, 'w>,
 }
 
-impl Kept<'_, '_, '_> {
-    /// The attempt's name, which no earlier one has, and what is known when it begins. An attempt that an earlier
-    /// process left running has broken off.
-    fn begun(&self, model: &Model) -> Result<(AttemptId, Record), CliError> {
-        let Subject { family, place, allocator, .. } = self.subject;
-        let class = self.subject.class();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let base = format!("{}-{}-{}-{allocator}-{now}", family.name, model.key, place.name());
-        let record = match &self.store {
-            None => Record::empty(class),
-            Some(store) => store.update(&class, |record| {
-                record.break_off_all_but(&[]);
-                record.clone()
-            })?,
-        };
-        let mut names = std::iter::once(base.clone()).chain((2_u64..).map(|number| format!("{base}-{number}")));
-        let is_free = |name: &String| !record.attempts.iter().any(|kept| kept.id.0 == *name);
-        // The numbers never end, so a name is found.
-        let name = names.find(is_free).unwrap_or(base);
-        Ok((AttemptId(name), record))
-    }
-}
-
 impl Journal for Kept<'_, '_, '_> {
+    /// An attempt that an earlier process left running has broken off.
+    fn opens(&mut self, attempt: Attempt, mut record: Record) -> Result<(Attempt, Record), StoreError> {
+        let Some(store) = &self.store else { return Ok((record.begin_attempt(attempt), record)) };
+        store.update(&self.subject.class(), |record| {
+            record.break_off_all_but(&[]);
+            (record.begin_attempt(attempt), record.clone())
+        })
+    }
+
     fn begins(&mut self, run: &PlannedRun, planned: usize) {
         self.progress.begins(run, planned);
     }
 
     fn stands(&mut self, attempt: &Attempt, windows: &[Window]) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
-        store.update(&self.subject.class(), |record| {
-            record.keep_progress(attempt.clone(), windows.iter().cloned());
-        })
+        store.update(&self.subject.class(), |record| record.keep_progress(attempt.clone(), windows.to_vec()))??;
+        Ok(())
     }
+}
+
+fn not_run(model: &str, plan: &Plan) -> ModelAnswer {
+    let model = model.to_owned();
+    ModelAnswer { model, attempt_id: None, runs: 0, not_fitting: not_fitting(plan), lines: Vec::new() }
 }
 
 fn answer(model: &str, calibration: &Calibration, platform: Platform, built_ins: &BuiltIns) -> ModelAnswer {
@@ -131,7 +168,7 @@ fn answer(model: &str, calibration: &Calibration, platform: Platform, built_ins:
     let summary = |line: &LineKey| summarize_line(&calibration.knowledge, line, model, platform, built_ins);
     ModelAnswer {
         model: model.to_owned(),
-        attempt_id: calibration.attempt.id.clone(),
+        attempt_id: Some(calibration.attempt.id.clone()),
         runs: calibration.windows.len(),
         not_fitting: not_fitting(&calibration.plan),
         lines: lines.into_iter().map(summary).collect(),

@@ -15,7 +15,8 @@ pub enum Exit {
     BadInput,
     /// The shipped data was not changed because the change needs a person's consent.
     Refused,
-    /// What was asked for is not there: no such device, a feature left out of this build.
+    /// What was asked for is not there: no such device, one that a calibration does not fit on, a feature left out of
+    /// this build.
     Unavailable,
     /// The output could not be written.
     Output,
@@ -46,7 +47,7 @@ pub const EXIT_CODES_HELP: &str = "Exit codes:
   2  the command line could not be read
   3  a file or a value is wrong (the message names it)
   4  shipped data was not changed: the change needs --accept
-  5  not available here: no such device, or a feature left out of this build
+  5  not available here: no such device, none of a calibration fits on it, or a feature left out of this build
   6  the output could not be written
   7  nothing failed, and a GPU was busy with another process's work: try again";
 

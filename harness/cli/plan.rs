@@ -113,7 +113,10 @@ pub(super) fn record_of(store: Option<&Path>, class: &DeviceClass) -> Result<Rec
 }
 
 /// The plan of one model, priced by what the record knows.
-fn plan_of(
+///
+/// # Errors
+/// For a case that cannot be priced.
+pub(super) fn plan_of(
     subject: &Subject<'_>,
     measured: MeasuredModel<'_>,
     record: Record,
@@ -209,7 +212,8 @@ fn row(planned: &PlannedCase) -> Vec<String> {
     vec![planned.priced.case.to_string(), reserve, estimate.source.name().to_owned(), verdict]
 }
 
-fn note_text(note: &PlanNote) -> String {
+/// A note of a plan, for people.
+pub(super) fn note_text(note: &PlanNote) -> String {
     match note {
         PlanNote::TooFewSizes { line, fitting } => {
             format!("{line}: {fitting} sizes fit and three are needed, so it gets no fit here")

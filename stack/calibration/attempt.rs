@@ -101,6 +101,18 @@ pub enum AttemptError {
         /// How many were planned.
         planned_runs: u32,
     },
+    /// It is to be kept where it was not begun, or was removed meanwhile.
+    #[error("attempt {attempt} is not in the store, where it was never begun or was reset meanwhile: begin a new one")]
+    NotBegun {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
+    /// It is to be kept in the place of another.
+    #[error("attempt {attempt} in the store is another one, and is kept as it is: begin a new one")]
+    OfAnother {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
 }
 
 impl Attempt {
@@ -210,6 +222,18 @@ impl Attempt {
         if self.state == AttemptState::Running {
             self.state = AttemptState::Incomplete;
         }
+    }
+
+    /// Whether both are one attempt, however far each came.
+    pub(crate) fn began_as(&self, other: &Self) -> bool {
+        let begun = |attempt: &Self| Self {
+            finished_runs: BTreeSet::new(),
+            last_tries: BTreeMap::new(),
+            ended_unix_seconds: None,
+            state: AttemptState::Running,
+            ..attempt.clone()
+        };
+        begun(self) == begun(other)
     }
 
     /// What became of it, with the number of runs, for people.

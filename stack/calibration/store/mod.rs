@@ -16,6 +16,8 @@ use lock::{Lock, LockFailure};
 use record::Unusable;
 pub use record::{MANY_WINDOWS, Record, STORE_VERSION};
 
+use crate::attempt::AttemptError;
+
 /// How long an update waits for another process's.
 pub const LOCK_WAIT: Duration = Duration::from_secs(10);
 
@@ -90,6 +92,9 @@ pub enum StoreError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// An attempt cannot be kept as it is.
+    #[error("{0}; nothing was changed")]
+    Attempt(#[from] AttemptError),
 }
 
 impl Store {

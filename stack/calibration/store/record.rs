@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use headroom_base::{AttemptId, DeviceClass, Reading, RunKind, Window};
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{Attempt, AttemptState};
+use crate::attempt::{Attempt, AttemptError, AttemptState};
 use crate::counting::EstimatorVersions;
 
 /// The format this program writes. A field that a reader must not lose raises it; optional fields that are
@@ -55,7 +55,8 @@ impl Record {
         self.retained_bytes = Some(self.retained_bytes.map_or(bytes, |largest| largest.max(bytes)));
     }
 
-    /// Keeps an attempt: in the place of the one with its id, or as the newest.
+    /// Keeps an attempt that has ended, such as a recording's: in the place of the one with its id, or as the newest.
+    /// One that runs is [begun](Self::begin_attempt) instead.
     pub fn keep_attempt(&mut self, attempt: Attempt) {
         match self.attempts.iter_mut().find(|kept| kept.id == attempt.id) {
             Some(kept) => *kept = attempt,
@@ -63,13 +64,53 @@ impl Record {
         }
     }
 
-    /// Keeps an attempt and all its windows so far, in the place of what was kept of it before. Called when it begins,
-    /// after each run and when it ends, it leaves after a crash what had finished, marked as running; see
-    /// [`break_off_all_but`](Self::break_off_all_but).
-    pub fn keep_progress(&mut self, attempt: Attempt, windows: impl IntoIterator<Item = Window>) {
-        self.windows.retain(|window| window.attempt_id.as_ref() != Some(&attempt.id));
+    /// Keeps an attempt that begins, and returns it under the name it has here: its own, or where that is taken, its
+    /// own and the first number that is free. Within one [update](super::Store::update), two that begin at the same
+    /// moment get two names.
+    pub fn begin_attempt(&mut self, mut attempt: Attempt) -> Attempt {
+        let wanted = attempt.id.0.clone();
+        let mut number = 1_u64;
+        while self.knows(&attempt.id) {
+            number += 1;
+            attempt.id.0 = format!("{wanted}-{number}");
+        }
+        self.attempts.push(attempt.clone());
+        attempt
+    }
+
+    fn knows(&self, id: &AttemptId) -> bool {
+        self.attempts.iter().any(|kept| kept.id == *id) || self.windows_of(id).next().is_some()
+    }
+
+    fn windows_of(&self, id: &AttemptId) -> impl Iterator<Item = &Window> {
+        self.windows.iter().filter(move |window| window.attempt_id.as_ref() == Some(id))
+    }
+
+    /// Keeps how far a [begun](Self::begin_attempt) attempt came and all its windows so far, in the place of what was
+    /// kept of it before. Called after each run and when it ends, it leaves after a crash what had finished, marked as
+    /// running; see [`break_off_all_but`](Self::break_off_all_but).
+    ///
+    /// # Errors
+    /// For an attempt that was not begun here or has ended, and where the one of its name is another, or has a window
+    /// that this one lacks. Nothing is changed then.
+    pub fn keep_progress(&mut self, attempt: Attempt, windows: Vec<Window>) -> Result<(), AttemptError> {
+        let id = &attempt.id;
+        let kept = self.attempts.iter().position(|kept| kept.id == *id);
+        let Some(index) = kept else { return Err(AttemptError::NotBegun { attempt: id.clone() }) };
+        let kept = &self.attempts[index];
+        // Another process may have taken it for broken off: it goes on all the same.
+        if !matches!(kept.state, AttemptState::Running | AttemptState::Incomplete) {
+            return Err(AttemptError::Ended { attempt: id.clone(), state: kept.state.clone() });
+        }
+        let foreign = |window: &Window| window.attempt_id.as_ref() != Some(id);
+        let loses = self.windows_of(id).any(|window| !windows.contains(window));
+        if !kept.began_as(&attempt) || loses || windows.iter().any(foreign) {
+            return Err(AttemptError::OfAnother { attempt: id.clone() });
+        }
+        self.windows.retain(foreign);
         self.windows.extend(windows);
-        self.keep_attempt(attempt);
+        self.attempts[index] = attempt;
+        Ok(())
     }
 
     /// Takes every attempt that is marked as running, but is not among the `live` ones, as broken off: its

@@ -155,13 +155,13 @@ fn calibrator() {
     let mut attempt = Attempt::recorded(id.clone(), "m", device(), window(0).environment, PLANNED_RUNS);
     attempt.state = AttemptState::Running;
     attempt.finished_runs.clear();
+    let attempt = store.update(&device(), |record| record.begin_attempt(attempt)).unwrap();
     let mut running = RunningAttempt::begin(attempt, &UserFits::default()).unwrap();
     for run in 0..PLANNED_RUNS {
         running.run_finished(run, vec![Window { attempt_id: Some(id.clone()), ..window(run) }]).unwrap();
-        let progress = |record: &mut Record| {
-            record.keep_progress(running.attempt().clone(), running.windows().iter().cloned());
-        };
-        store.update(&device(), progress).unwrap();
+        let progress =
+            |record: &mut Record| record.keep_progress(running.attempt().clone(), running.windows().to_vec());
+        store.update(&device(), progress).unwrap().unwrap();
         let mut output = std::io::stdout().lock();
         writeln!(output, "written {run}").and_then(|()| output.flush()).unwrap();
     }

@@ -15,6 +15,9 @@ crate::claims![
     windows_of_an_earlier_try_never_count,
     an_attempt_cut_off_by_a_crash_reads_back_as_incomplete_and_says_so,
     an_attempt_that_ended_cannot_go_on,
+    attempts_that_begin_at_once_under_one_name_are_all_kept_and_never_mixed,
+    an_attempt_never_takes_the_place_of_another,
+    an_attempt_taken_for_broken_off_by_another_process_goes_on,
 ];
 
 const LARGE: Costs = Costs { units: 1024 * 1024 * 2, analytic_bytes: 0, predicted_bytes: None };
@@ -155,4 +158,73 @@ fn an_attempt_that_ended_cannot_go_on() {
     assert!(refused(RunningAttempt::begin(attempt.clone(), &UserFits::default()).map(drop)));
     attempt.broke_off();
     assert_eq!(attempt.state, AttemptState::Finished);
+}
+
+/// Measures a whole attempt that asks for the name `a`, kept after each run, and returns the name it got.
+fn measured_into(store: &Store, bytes_per_unit: u64) -> AttemptId {
+    let began = store.update(&device(), |record| record.begin_attempt(running("a", 9))).unwrap();
+    let id = began.id.clone();
+    let mut attempt = RunningAttempt::begin(began, &UserFits::default()).unwrap();
+    let keep = |attempt: &Attempt, windows: &[Window]| {
+        store.update(&device(), |record| record.keep_progress(attempt.clone(), windows.to_vec())).unwrap().unwrap();
+    };
+    for window in windows(&id.0, &straight(bytes_per_unit)) {
+        attempt.run_finished(window.run, vec![window]).unwrap();
+        keep(attempt.attempt(), attempt.windows());
+    }
+    let (attempt, windows) = attempt.finish(1).unwrap();
+    keep(&attempt, &windows);
+    id
+}
+
+fn attempts_that_begin_at_once_under_one_name_are_all_kept_and_never_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = || Store::open(folder.path()).with_lock_wait(std::time::Duration::from_secs(60));
+    let measure = |bytes_per_unit| move || (measured_into(&store(), bytes_per_unit), bytes_per_unit);
+    let ids: Vec<(AttemptId, u64)> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (1_000..1_008).map(|bytes| scope.spawn(measure(bytes))).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    let record = store().read(&device()).unwrap();
+    assert_eq!((record.attempts.len(), record.windows.len()), (8, 8 * 9));
+    assert!(record.attempts.iter().all(|attempt| attempt.state == AttemptState::Finished));
+    for (id, bytes_per_unit) in ids {
+        let own: Vec<_> = record.windows.iter().filter(|window| window.attempt_id.as_ref() == Some(&id)).collect();
+        assert_eq!(own, windows(&id.0, &straight(bytes_per_unit)).iter().collect::<Vec<_>>(), "{id}");
+    }
+}
+
+fn an_attempt_never_takes_the_place_of_another() {
+    let mut record = Record::empty(device());
+    let first = record.begin_attempt(running("a", 9));
+    let measured = windows("a", &straight(1_000));
+    record.keep_progress(first.clone(), measured[..3].to_vec()).unwrap();
+    // Windows alone keep a name taken, too.
+    record.windows.push(Window { attempt_id: Some(AttemptId("b".into())), ..measured[0].clone() });
+    assert_eq!(record.begin_attempt(running("a", 9)).id.0, "a-2");
+    assert_eq!(record.begin_attempt(running("b", 9)).id.0, "b-2");
+
+    let before = record.clone();
+    let mut refused = |attempt: Attempt, windows: &[Window]| {
+        let error = record.keep_progress(attempt, windows.to_vec()).unwrap_err();
+        assert_eq!(record, before, "{error}");
+        error
+    };
+    let of_another = AttemptError::OfAnother { attempt: first.id.clone() };
+    assert_eq!(refused(running("c", 9), &[]), AttemptError::NotBegun { attempt: AttemptId("c".into()) });
+    assert_eq!(refused(running("a", 18), &measured[..4]), of_another, "another plan");
+    assert_eq!(refused(first.clone().started_at(1), &measured[..4]), of_another, "another begin");
+    assert_eq!(refused(first.clone(), &measured[1..]), of_another, "a window would be lost");
+    assert_eq!(refused(first.clone(), &before.windows), of_another, "another's window");
+    record.attempts[0].stop(1).unwrap();
+    let ended = record.keep_progress(first, measured).unwrap_err();
+    assert!(matches!(ended, AttemptError::Ended { .. }), "{ended}");
+}
+
+fn an_attempt_taken_for_broken_off_by_another_process_goes_on() {
+    let mut record = Record::empty(device());
+    let attempt = record.begin_attempt(running("a", 9));
+    record.break_off_all_but(&[]);
+    record.keep_progress(attempt.clone(), windows("a", &straight(1_000))).unwrap();
+    assert_eq!((record.attempts, record.windows.len()), (vec![attempt], 9));
 }

@@ -200,8 +200,9 @@ fn what_an_attempt_has_measured_so_far_takes_the_place_of_what_it_had() {
     let other = window("b", 0, 512, MIB);
     record.windows.push(other.clone());
     let measured = [window("a", 0, 512, MIB), window("a", 1, 768, 2 * MIB)];
+    record.begin_attempt(running("a", 3));
     for so_far in 1..=2 {
-        record.keep_progress(running("a", 3), measured[..so_far].to_vec());
+        record.keep_progress(running("a", 3), measured[..so_far].to_vec()).unwrap();
     }
     assert_eq!(record.windows, [other, measured[0].clone(), measured[1].clone()]);
     assert_eq!(record.attempts, [running("a", 3)]);

@@ -1,0 +1,79 @@
+//! Calibrations on the command line: at once into one store, and on cards that hold little.
+
+mod binary;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use binary::{UNAVAILABLE, command, headroom, list, refused, text};
+use serde_json::Value;
+
+/// The one record of a store.
+fn record(store: &Path) -> Value {
+    let files = std::fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
+    let records: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    serde_json::from_str(&std::fs::read_to_string(record).unwrap()).unwrap()
+}
+
+#[test]
+fn calibrations_into_one_store_at_once_are_all_kept_and_never_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |number: usize| -> Child {
+        let layout = ["contiguous", "channels_last"][number % 2];
+        let fixed = ["calibrate", "--family", "taesd", "--device", "24GiB", "--layout", layout, "--store"];
+        let mut program = command(&[&fixed[..], &[text(folder.path())]].concat());
+        program.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let running: Vec<Child> = (0..8).map(start).collect();
+    running.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+
+    let record = record(folder.path());
+    let attempts = list(&record, "attempts");
+    let names: BTreeSet<&str> = attempts.iter().map(|attempt| attempt["id"].as_str().unwrap()).collect();
+    assert_eq!((attempts.len(), names.len()), (8, 8), "{names:?}");
+    for attempt in attempts {
+        assert_eq!(attempt["state"], "finished", "{attempt}");
+        let own: Vec<_> =
+            list(&record, "windows").iter().filter(|window| window["attempt_id"] == attempt["id"]).collect();
+        let runs: Vec<_> = own.iter().map(|window| window["run"].as_u64().unwrap()).collect();
+        assert_eq!(runs, (0..attempt["planned_runs"].as_u64().unwrap()).collect::<Vec<_>>(), "{attempt}");
+        assert!(own.iter().all(|window| window["environment"] == attempt["environment"]), "{attempt}");
+    }
+}
+
+#[test]
+fn what_a_card_cannot_hold_of_a_calibration_is_said_before_anything_runs_as_a_plan_says_it() {
+    let on = |command| headroom(&[command, "--family", "sdxl", "--device", "6GiB"]);
+    let ran = on("calibrate");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let (before, _) = ran.stderr.split_once("run 1 of ").unwrap();
+    let plan = on("plan").stdout;
+    let too_few: Vec<&str> = plan.lines().filter(|line| line.contains("so it gets no fit here")).collect();
+    assert_eq!(too_few.len(), 2, "{plan}");
+    assert!(too_few.iter().all(|note| before.contains(note)), "{before}");
+    assert_eq!(before.matches("does not fit: ").count(), plan.matches("does not fit: ").count(), "{before}");
+}
+
+#[test]
+fn a_card_on_which_nothing_of_a_calibration_fits_is_refused_and_nothing_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("measurements");
+    let ran = headroom(&["calibrate", "--family", "sdxl", "--device", "2GiB", "--store", text(&store)]);
+    refused(&ran, UNAVAILABLE, &["does not fit: ", "nothing of the calibration of `sdxl` fits on 2gib"]);
+    assert!(!ran.stderr.contains("run 1 of "), "{}", ran.stderr);
+    assert!(!store.exists());
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_no_attempt_beside_one_that_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixed = ["calibrate", "--family", "text-encoders", "--device", "6GiB", "--json", "--store"];
+    let answer = headroom(&[&fixed[..], &[text(folder.path())]].concat()).json();
+    let [fits, does_not] = &list(&answer, "models")[..] else { panic!("{answer}") };
+    assert!(fits["attempt_id"].is_string() && fits["runs"] != 0, "{fits}");
+    assert!(does_not.get("attempt_id").is_none() && does_not["runs"] == 0, "{does_not}");
+    assert!(!list(does_not, "not_fitting").is_empty(), "{does_not}");
+    assert_eq!(list(&record(folder.path()), "attempts").len(), 1);
+}
