@@ -1,4 +1,4 @@
-//! Calibrations on the command line: at once into one store, and on cards that hold little.
+//! Calibrations on the command line: at once into one store, on cards that hold little, and where nothing can be kept.
 
 mod binary;
 
@@ -76,4 +76,26 @@ fn a_model_that_does_not_fit_is_no_attempt_beside_one_that_does() {
     assert!(does_not.get("attempt_id").is_none() && does_not["runs"] == 0, "{does_not}");
     assert!(!list(does_not, "not_fitting").is_empty(), "{does_not}");
     assert_eq!(list(&record(folder.path()), "attempts").len(), 1);
+}
+
+/// A limit on the size of a file stands for a full disk.
+#[cfg(unix)]
+#[test]
+fn a_calibration_that_can_no_longer_be_kept_ends_as_output_that_cannot_be_written() {
+    const OUTPUT: i32 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 12; exec \"$@\"";
+    let program = env!("CARGO_BIN_EXE_headroom");
+    let calibrate = ["calibrate", "--family", "taesd", "--device", "24GiB", "--store", text(folder.path())];
+    let mut shell = std::process::Command::new("sh");
+    let output =
+        shell.current_dir(binary::root()).args(["-c", limited, "sh", program]).args(calibrate).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(OUTPUT), "{said}");
+    assert!(said.contains("run 1 of ") && said.contains("cannot write "), "{said}");
+    assert!(output.stdout.is_empty());
+    // What had finished before is whole, and no part of a file is left.
+    assert_eq!(list(&record(folder.path()), "attempts").len(), 1);
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files.into_iter().all(|path| path.extension().is_none_or(|end| end != "tmp")));
 }

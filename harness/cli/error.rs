@@ -97,7 +97,12 @@ impl CliError {
         match self {
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::Unavailable(_) => Exit::Unavailable,
             Self::Calibration(error) if !matches!(**error, CalibrationError::Unpriced { .. }) => Exit::CheckFailed,
-            Self::Store(StoreError::Io { .. } | StoreError::NotSynced { .. } | StoreError::Locked { .. })
+            Self::Store(
+                StoreError::Io { .. }
+                | StoreError::NotSynced { .. }
+                | StoreError::Locked { .. }
+                | StoreError::Attempt(_),
+            )
             | Self::Output(_)
             | Self::Print(_) => Exit::Output,
             Self::Catalogue(_)
@@ -120,7 +125,11 @@ impl CliError {
 }
 
 impl From<CalibrationError> for CliError {
+    /// What cannot be kept is the store's failure, whenever it shows.
     fn from(error: CalibrationError) -> Self {
-        Self::Calibration(Box::new(error))
+        match error {
+            CalibrationError::Store(error) => Self::Store(error),
+            other => Self::Calibration(Box::new(other)),
+        }
     }
 }
