@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use binary::{UNAVAILABLE, command, headroom, list, refused, text};
+use binary::{UNAVAILABLE, bytes, command, headroom, list, refused, text};
+use headroom_base::Bytes;
 use serde_json::Value;
 
 /// The one record of a store.
@@ -60,8 +61,13 @@ fn what_a_card_cannot_hold_of_a_calibration_is_said_before_anything_runs_as_a_pl
 fn a_card_on_which_nothing_of_a_calibration_fits_is_refused_and_nothing_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("measurements");
-    let ran = headroom(&["calibrate", "--family", "sdxl", "--device", "2GiB", "--store", text(&store)]);
-    refused(&ran, UNAVAILABLE, &["does not fit: ", "nothing of the calibration of `sdxl` fits on 2gib"]);
+    let card = ["--family", "sdxl", "--device", "2GiB"];
+    let ran = headroom(&[&["calibrate", "--store", text(&store)], &card[..]].concat());
+    let plan = headroom(&[&["plan", "--json"], &card[..]].concat()).json();
+    let short = list(&plan, "not_fitting").iter().map(|case| bytes(case, "short_bytes")).min().unwrap();
+    let nothing =
+        format!("nothing of the calibration of `sdxl` fits on 2gib, the least of it is {} short", Bytes(short));
+    refused(&ran, UNAVAILABLE, &["does not fit: ", &nothing]);
     assert!(!ran.stderr.contains("run 1 of "), "{}", ran.stderr);
     assert!(!store.exists());
 }

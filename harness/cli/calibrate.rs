@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use headroom_base::{AttemptId, Bytes, Estimate, LineKey, Plan, PlannedRun, RunKind, Window};
+use headroom_base::{AttemptId, Bytes, Estimate, LineKey, Plan, PlannedCase, PlannedRun, RunKind, Verdict, Window};
 use headroom_calibration::{
     Attempt, BuiltIns, LineSummary, Platform, Record, SizeRow, Store, StoreError, summarize_line,
 };
@@ -108,12 +108,16 @@ fn say_beforehand<'a>(
             terminal.remark(format!("{}: {text}", measured.model.key));
         }
     }
-    let mut plans = plans.peekable();
-    if plans.peek().is_some() && plans.all(|(_, plan)| plan.runs().is_empty()) {
-        let (family, device) = (&subject.family.name, subject.place.name());
+    let short_bytes = |case: &PlannedCase| match case.verdict {
+        Verdict::Fits => 0,
+        Verdict::DoesNotFit { short_bytes, .. } => short_bytes,
+    };
+    let least_short_bytes = plans.flat_map(|(_, plan)| &plan.cases).map(short_bytes).min();
+    if let Some(bytes @ 1..) = least_short_bytes {
+        let (family, device, short) = (&subject.family.name, subject.place.name(), Bytes(bytes));
         let text =
-            format!("nothing of the calibration of `{family}` fits on {device}: nothing ran and nothing was kept");
-        return Err(CliError::Unavailable(text));
+            format!("nothing of the calibration of `{family}` fits on {device}, the least of it is {short} short");
+        return Err(CliError::Unavailable(format!("{text}: nothing ran and nothing was kept")));
     }
     Ok(())
 }
