@@ -162,6 +162,48 @@ fn of_several_messages_the_one_in_which_most_is_missing_is_explained_and_the_oth
 }
 
 #[test]
+fn messages_of_two_devices_are_each_explained_with_the_devices_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = format!("{SHORT}\n{}", SHORT.replace("GPU 0", "GPU 1").replace("2.00 GiB", "5.00 GiB"));
+    let answer = replay_text(folder.path(), &both, &["--json"]).json();
+    let others = list(&answer, "others");
+    assert_eq!((bytes(&answer, "device"), bytes(&answer, "requested_bytes")), (0, 2 << 30));
+    assert_eq!((others.len(), bytes(&others[0], "device"), bytes(&others[0], "requested_bytes")), (1, 1, 5 << 30));
+    let said = replay_text(folder.path(), &both, &[]).stdout;
+    assert!(said.starts_with("2 messages of 2 devices; each is explained.\n"), "{said}");
+    for words in ["A request of 2,048 MiB failed on device 0.", "A request of 5,120 MiB failed on device 1."] {
+        assert!(said.contains(words), "`{words}` is not in: {said}");
+    }
+    assert!(!said.contains("makes up for the others"), "{said}");
+    let one = replay_text(folder.path(), SHORT, &["--json"]).json();
+    assert_eq!((&one["device"], &one["others"]), (&0.into(), &Value::Null));
+}
+
+#[test]
+fn an_error_without_figures_is_explained_and_beside_a_message_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`";
+    let answer = replay_text(folder.path(), error, &["--json"]).json();
+    assert!(answer["error"].as_str().unwrap().contains("CUBLAS_STATUS_ALLOC_FAILED"), "{answer}");
+    assert!(answer["requested_bytes"].is_null() && answer["help"].to_string().contains("headroom advise"), "{answer}");
+    let said = replay_text(folder.path(), format!("{SHORT}\n{error}"), &[]).stdout;
+    assert!(said.starts_with("1 message and 1 error without figures; each is explained.\n"), "{said}");
+    assert!(said.contains("need at least 1,220 MiB less") && said.contains("CUBLAS_STATUS_ALLOC_FAILED"), "{said}");
+}
+
+#[test]
+fn a_log_of_json_lines_is_no_damaged_recording_where_it_holds_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = replay_text(folder.path(), SHORT, &[]).stdout;
+    let logged = format!("{{\"level\": \"info\"}}\n{}\n", serde_json::json!({ "exception_message": SHORT }));
+    let ran = replay_text(folder.path(), &logged, &[]);
+    assert_eq!((ran.code, ran.stdout), (0, plain.clone()), "{}", ran.stderr);
+    let path = folder.path().join("log.jsonl");
+    std::fs::write(&path, logged).unwrap();
+    assert_eq!(headroom(&["replay", text(&path)]).stdout, plain);
+}
+
+#[test]
 fn what_a_message_has_no_use_for_is_said_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let plain = replay_text(folder.path(), SHORT, &[]);

@@ -247,8 +247,8 @@ pub struct ProgramArgs {
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message; `-` reads
-    /// standard input.
+    /// A snapshot pickle (plain or gzipped), a recording (JSON lines), or a text with an out-of-memory message (an error
+    /// for want of memory without figures is explained too); `-` reads standard input.
     pub file: PathBuf,
     /// The memory to judge by: what the process may take, so the card's less its context and other processes.
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]

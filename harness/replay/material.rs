@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use headroom_reports::oom_text::{self, Hardest, ParseOomError};
+use headroom_reports::oom_text::{self, ParseOomError, Pasted};
 use headroom_reports::recordings::{self, Recording, RecordingError};
 use headroom_reports::snapshot::{self, Limits, Snapshot, SnapshotError};
 
@@ -24,8 +24,8 @@ pub enum Material {
     Snapshot(Box<Snapshot>),
     /// Scripts and traces.
     Recordings(Vec<Recording>),
-    /// An out-of-memory message: of several the one in which most is missing.
-    Message(Box<Hardest>),
+    /// A text with out-of-memory messages.
+    Message(Box<Pasted>),
 }
 
 /// Why a file cannot be replayed.
@@ -95,17 +95,21 @@ fn told(path: &Path, bytes: &[u8]) -> Result<Material, MaterialError> {
     if first == Some(PICKLE) || (bytes.starts_with(&GZIP) && first.is_none()) {
         return Ok(Material::Snapshot(Box::new(snapshot::parse(path, bytes, Limits::USUAL)?)));
     }
-    if bytes.starts_with(&GZIP) || first == Some(b'{') || is_named_as_recording(path) {
-        let recordings =
-            recordings::parse(bytes).map_err(|source| MaterialError::Recording { path: path.to_owned(), source })?;
-        if recordings.is_empty() {
-            return Err(MaterialError::Empty { path: path.to_owned() });
-        }
-        return Ok(Material::Recordings(recordings));
+    let is_packed = bytes.starts_with(&GZIP);
+    if is_packed || first == Some(b'{') || is_named_as_recording(path) {
+        return match recordings::parse(bytes) {
+            Ok(recordings) if recordings.is_empty() => Err(MaterialError::Empty { path: path.to_owned() }),
+            Ok(recordings) => Ok(Material::Recordings(recordings)),
+            // Logs are written as JSON lines too.
+            Err(source) => match oom_text::read(&String::from_utf8_lossy(bytes)) {
+                Ok(pasted) if !is_packed => Ok(Material::Message(Box::new(pasted))),
+                _ => Err(MaterialError::Recording { path: path.to_owned(), source }),
+            },
+        };
     }
     let text = String::from_utf8_lossy(bytes);
-    match oom_text::parse_hardest(&text) {
-        Ok(message) => Ok(Material::Message(Box::new(message))),
+    match oom_text::read(&text) {
+        Ok(pasted) => Ok(Material::Message(Box::new(pasted))),
         // A log may have a path in another encoding in it; what holds no message beside that is no text at all.
         Err(ParseOomError::NoMessage) if std::str::from_utf8(bytes).is_err() => {
             Err(MaterialError::Unknown { path: path.to_owned() })
@@ -156,7 +160,7 @@ mod tests {
 
     fn requested(bytes: &[u8]) -> Option<u64> {
         match told(Path::new("log.txt"), bytes) {
-            Ok(Material::Message(message)) => Some(message.oom.requested_bytes),
+            Ok(Material::Message(pasted)) => pasted.messages.first().map(|oom| oom.requested.bytes),
             _ => None,
         }
     }

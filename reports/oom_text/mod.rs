@@ -1,16 +1,27 @@
 //! The pasted text of a PyTorch out-of-memory message: its figures, what they mean, and what would help.
 
+mod causes;
+mod deduce;
+mod elsewhere;
 mod explain;
+mod figure;
+mod figureless;
+mod finding;
 mod help;
 mod parse;
+mod sentences;
+mod squeezed;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 
-pub use explain::{Explanation, Finding, explain};
+pub use deduce::Contradiction;
+pub use explain::{Explanation, explain};
+pub use figure::Figure;
+pub use figureless::Figureless;
+pub use finding::{Finding, Possibility};
 pub use help::{Help, Short, Suggestion};
-pub use parse::{ParseOomError, parse, parse_hardest};
-
-use headroom_base::Reading;
+pub use parse::{Hardest, ParseOomError, Pasted, read};
 
 /// Whose message it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,71 +42,75 @@ impl Api {
         match self {
             Self::Cuda => "PYTORCH_CUDA_ALLOC_CONF",
             Self::Hip => "PYTORCH_HIP_ALLOC_CONF",
-            Self::Xpu => "PYTORCH_XPU_ALLOC_CONF",
+            Self::Xpu => "PYTORCH_ALLOC_CONF",
             Self::Mps => "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         }
     }
 }
 
-/// Another process named in a message.
+/// Whether ranges that grow (`expandable_segments`) can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Expandable {
+    /// As far as the text says.
+    Possible,
+    /// PyTorch said in the text that they are not supported.
+    SaidUnsupported,
+    /// The text has paths of Windows, where they are not supported.
+    Windows,
+}
+
+/// A process named in a message by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OtherProcess {
     /// Its number.
     pub pid: u64,
     /// What it holds.
-    pub bytes: Reading,
+    pub held: Option<Figure>,
 }
 
-/// The figures of one message. What a message does not say, or says as nonsense, is unknown.
+/// The figures of one message. What a message does not say, or says as nonsense, is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Whose message it is.
     pub api: Api,
+    /// The environment variable that it names, or else the one of its kind.
+    pub variable: &'static str,
+    /// Whether ranges that grow can be had.
+    pub expandable: Expandable,
+    /// Whether the text says that the computer's own memory ran out too.
+    pub host_ran_out: bool,
     /// Whether the driver's stream-ordered pool served the request.
     pub stream_ordered: bool,
     /// The device's number.
     pub device: Option<u32>,
     /// What was asked for.
-    pub requested_bytes: u64,
+    pub requested: Figure,
+    /// The largest single block that the platform allocates, where it says so.
+    pub block_limit: Option<Figure>,
     /// What the device has.
-    pub total_bytes: Reading,
+    pub total: Option<Figure>,
     /// What the driver says is free.
-    pub free_bytes: Reading,
+    pub free: Option<Figure>,
     /// What this process may use, where a limit was set.
-    pub limit_bytes: Reading,
+    pub limit: Option<Figure>,
+    /// Whether it speaks of this process apart from those with a number.
+    pub names_this_process: bool,
     /// What this process holds, by the driver.
-    pub process_bytes: Reading,
-    /// Other processes it names.
+    pub process: Option<Figure>,
+    /// Processes it names by number: this one may be among them.
     pub others: Vec<OtherProcess>,
     /// In use by tensors.
-    pub allocated_bytes: Reading,
+    pub allocated: Option<Figure>,
     /// Taken from the driver.
-    pub reserved_bytes: Reading,
+    pub reserved: Option<Figure>,
+    /// Reserved and not handed out.
+    pub unallocated: Option<Figure>,
+    /// What Metal counts beside the allocator.
+    pub other_allocations: Option<Figure>,
     /// In private pools (CUDA graphs).
-    pub private_pools_bytes: Reading,
+    pub private_pools: Option<Figure>,
     /// Figures that no device can have, as they were printed.
     pub nonsense: Vec<String>,
     /// Whether a figure was printed in decimal units, which PyTorch never means.
     pub decimal_units: bool,
-}
-
-/// The message of a text that is the hardest to make up for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hardest {
-    /// Its figures.
-    pub oom: OutOfMemory,
-    /// Which of the text's messages it is, from 1.
-    pub number: usize,
-    /// How many the text has.
-    pub count: usize,
-    /// Whether all of them say the same.
-    pub are_alike: bool,
-}
-
-impl OutOfMemory {
-    /// Reserved and not handed out; unknown where one of the two is.
-    pub fn unallocated_bytes(&self) -> Reading {
-        let both = self.reserved_bytes.known().zip(self.allocated_bytes.known());
-        Reading::from(both.map(|(reserved, allocated)| reserved.saturating_sub(allocated)))
-    }
 }

@@ -1,16 +1,27 @@
-//! Finds the figures in a message, whatever version of PyTorch wrote it and however it was pasted.
+//! Finds the messages of a text and their figures, whatever version of PyTorch wrote them and however they were pasted.
 //!
 //! Four wordings exist for CUDA, HIP and XPU: `N cached` (up to 1.3), `N reserved in total by PyTorch` (1.4 to
 //! 2.0), `GPU 0 has a total capacity of N of which M is free` (2.1 on, at first spelt `capacty`), and the
-//! stream-ordered pool's small table. Metal has one of its own.
+//! stream-ordered pool's small table. Metal has one of its own. All words here are without white space.
 
-use headroom_base::{Bytes, Reading};
+use super::deduce::missing_bytes;
+use super::figureless::{self, Figureless};
+use super::squeezed::{Figures, Way, squeezed};
+use super::surroundings::Surroundings;
+use super::{Api, OutOfMemory};
 
-use super::explain::missing_bytes;
-use super::{Api, Hardest, OtherProcess, OutOfMemory};
+/// How messages begin.
+const OPENINGS: [(&str, Api); 6] = [
+    ("CUDAoutofmemory", Api::Cuda),
+    ("HIPoutofmemory", Api::Hip),
+    ("XPUoutofmemory", Api::Xpu),
+    ("MPSbackendoutofmemory", Api::Mps),
+    ("Allocationondevice", Api::Cuda),
+    ("canNOTallocatememoryblock", Api::Xpu),
+];
 
-/// Above this a figure is an all-ones word or a difference gone below 0, not a size.
-const LARGEST_BYTES: u64 = 1 << 50;
+/// The variables that hold an allocator's settings.
+const VARIABLES: [&str; 3] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"];
 
 /// Why a text is not a message that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,105 +36,116 @@ pub enum ParseOomError {
     NoRequest,
 }
 
-/// Reads the first message of a text that says how much was asked for. Line breaks and what stands around it do not
-/// matter.
-///
-/// # Errors
-/// When there is none, or none says how much was asked for.
-pub fn parse(text: &str) -> Result<OutOfMemory, ParseOomError> {
-    Ok(parse_all(text)?.0)
+/// What a text holds: messages with figures, in their order, and errors without any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pasted {
+    /// Messages that say how much was asked for. What a log says of one in passing is none.
+    pub messages: Vec<OutOfMemory>,
+    /// Errors for want of memory that carry no figures, each once.
+    pub figureless: Vec<Figureless>,
 }
 
-/// Reads every message of a text and chooses the one in which most is missing: what makes up for it makes up for the
-/// others. Of equal ones it is the first.
-///
-/// # Errors
-/// When there is none, or none says how much was asked for.
-pub fn parse_hardest(text: &str) -> Result<Hardest, ParseOomError> {
-    let (first, others) = parse_all(text)?;
-    let mut hardest =
-        Hardest { number: 1, count: 1 + others.len(), are_alike: others.iter().all(|oom| *oom == first), oom: first };
-    for (index, oom) in others.into_iter().enumerate() {
-        if missing_bytes(&oom) > missing_bytes(&hardest.oom) {
-            (hardest.number, hardest.oom) = (index + 2, oom);
+/// The message of one device that is the hardest to make up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hardest {
+    /// Its figures.
+    pub oom: OutOfMemory,
+    /// Which of the text's messages it is, from 1.
+    pub number: usize,
+    /// How many the text has of this device.
+    pub count: usize,
+    /// Whether all of them say the same.
+    pub are_alike: bool,
+}
+
+impl Pasted {
+    /// For each device the message in which most is missing: what makes up for it makes up for the device's others, but
+    /// not for those that state a cause of their own. Of equal ones it is the first; they are in the order of the text.
+    pub fn hardest(&self) -> Vec<Hardest> {
+        let mut devices: Vec<(Hardest, &OutOfMemory)> = Vec::new();
+        let kind = |oom: &OutOfMemory| (oom.device, oom.block_limit.is_some());
+        for (index, oom) in self.messages.iter().enumerate() {
+            let number = index + 1;
+            let Some((hardest, first)) = devices.iter_mut().find(|(hardest, _)| kind(&hardest.oom) == kind(oom)) else {
+                devices.push((Hardest { oom: oom.clone(), number, count: 1, are_alike: true }, oom));
+                continue;
+            };
+            hardest.count += 1;
+            hardest.are_alike &= oom == *first;
+            if missing_bytes(oom) > missing_bytes(&hardest.oom) {
+                (hardest.number, hardest.oom) = (number, oom.clone());
+            }
         }
+        devices.into_iter().map(|(hardest, _)| hardest).collect()
     }
-    Ok(hardest)
 }
 
-/// The first message that can be read and those after it. What a log says of one in passing is none.
-fn parse_all(text: &str) -> Result<(OutOfMemory, Vec<OutOfMemory>), ParseOomError> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let flat = words.join(" ");
+/// Reads all that a text says of memory that ran out. White space and what stands around the messages do not matter.
+///
+/// # Errors
+/// When there is no message, or none says how much was asked for.
+pub fn read(text: &str) -> Result<Pasted, ParseOomError> {
+    let flat = squeezed(text);
+    let around = Surroundings::of(text, &flat);
     // People paste the second half of the line too.
-    let half = || flat.find("Tried to allocate").map(|at| (Api::Cuda, at));
-    let (mut api, mut start) = first_message(&flat).or_else(half).ok_or(ParseOomError::NoMessage)?;
-    let mut found = Vec::new();
-    loop {
+    let half = || flat.find("Triedtoallocate").map(|at| (Api::Cuda, at));
+    let mut next = first_message(&flat).or_else(half);
+    let has_message = next.is_some();
+    let mut messages = Vec::new();
+    while let Some((api, start)) = next {
         let message = one_message(&flat[start..]);
-        found.extend(parse_one(api, message));
-        let next = start + message.len();
-        match first_message(&flat[next..]) {
-            Some((next_api, at)) => (api, start) = (next_api, next + at),
-            None => break,
-        }
+        messages.extend(read_one(api, around, message));
+        let end = start + message.len();
+        next = first_message(&flat[end..]).map(|(api, at)| (api, end + at));
     }
-    let mut found = found.into_iter();
-    Ok((found.next().ok_or(ParseOomError::NoRequest)?, found.collect()))
+    let figureless = figureless::all(&flat, messages.is_empty());
+    match (messages.is_empty() && figureless.is_empty(), has_message) {
+        (false, _) => Ok(Pasted { messages, figureless }),
+        (true, true) => Err(ParseOomError::NoRequest),
+        (true, false) => Err(ParseOomError::NoMessage),
+    }
 }
 
 /// Reads one message; none where it does not say how much was asked for.
-fn parse_one(api: Api, text: &str) -> Option<OutOfMemory> {
-    let mut figures = Figures { text, nonsense: Vec::new(), decimal_units: false };
-    let stream_ordered = figures.text.contains("Currently allocated");
-    let requested = figures.after("Tried to allocate").or_else(|| figures.after("Requested :"));
-    let requested_bytes = requested.and_then(Reading::known)?;
-    let others = figures.others();
-    let first = |figures: &mut Figures<'_>, ways: &[Way]| {
-        ways.iter().find_map(|way| figures.find(*way)).unwrap_or(Reading::Unknown)
-    };
-    let total_bytes = first(
-        &mut figures,
-        &[
-            Way::After("total capacity of"),
-            Way::After("total capacty of"),
-            Way::Before("total capacity"),
-            Way::After("Device limit :"),
-        ],
-    );
-    let free_bytes =
-        first(&mut figures, &[Way::Before("is free"), Way::Before("free;"), Way::After("Free (according to CUDA):")]);
-    let limit_bytes = first(
-        &mut figures,
-        &[Way::Before("allowed"), Way::After("max allowed:"), Way::After("(set by user-supplied memory fraction) :")],
-    );
-    let allocated_bytes = first(
-        &mut figures,
-        &[
-            Way::Before("is allocated by PyTorch"),
-            Way::Before("already allocated"),
-            Way::After("Currently allocated :"),
-            Way::After("MPS allocated:"),
-        ],
-    );
-    // `cached` was what is left of the reserve; later wordings say `reserved in total`.
-    let unallocated =
-        first(&mut figures, &[Way::Before("is reserved by PyTorch but unallocated"), Way::Before("cached")]);
-    let reserved = first(&mut figures, &[Way::Before("reserved in total by PyTorch")]);
-    let sum = allocated_bytes.known().zip(unallocated.known()).map(|(allocated, free)| allocated + free);
+fn read_one(api: Api, around: Surroundings, text: &str) -> Option<OutOfMemory> {
+    use Way::{After, Before};
+    let mut figures = Figures::new(text);
+    let requested = figures.first(&[After("Triedtoallocate"), After("Requested:")])?;
+    let allocated = figures.first(&[
+        Before("isallocatedbyPyTorch"),
+        Before("alreadyallocated"),
+        After("Currentlyallocated:"),
+        After("MPSallocated:"),
+    ]);
+    // `cached` was what is left of the reserve; later wordings say `reserved in total`, or again what is left.
+    let in_total = figures.first(&[Before("reservedintotalbyPyTorch")]);
+    let left = figures.first(&[Before("isreservedbyPyTorchbutunallocated"), Before("cached")]);
+    let apart = |total: Option<_>| total.zip(allocated).filter(|_| left.is_none());
     Some(OutOfMemory {
         api,
-        stream_ordered,
-        device: device(figures.text),
-        requested_bytes,
-        total_bytes,
-        free_bytes,
-        limit_bytes,
-        process_bytes: first(&mut figures, &[Way::After("this process has")]),
-        others,
-        allocated_bytes,
-        reserved_bytes: Reading::from(reserved.known().or(sum)),
-        private_pools_bytes: first(&mut figures, &[Way::Before("allocated in private pools")]),
+        variable: variable(text).unwrap_or(api.variable()),
+        expandable: around.expandable,
+        host_ran_out: around.host_ran_out,
+        stream_ordered: text.contains("Currentlyallocated"),
+        device: figures.device(),
+        requested,
+        block_limit: figures.first(&[After("canNOTallocatememoryblockwithsizelargerthan")]),
+        total: figures.first(&[
+            After("totalcapacityof"),
+            After("totalcapactyof"),
+            Before("totalcapacity"),
+            After("Devicelimit:"),
+        ]),
+        free: figures.first(&[Before("isfree"), Before("free;"), After("Free(accordingtoCUDA):")]),
+        limit: figures.first(&[Before("allowed"), After("maxallowed:"), After("(setbyuser-suppliedmemoryfraction):")]),
+        names_this_process: text.contains("thisprocesshas"),
+        process: figures.first(&[After("thisprocesshas")]),
+        others: figures.others(),
+        allocated,
+        reserved: in_total.or_else(|| left.zip(allocated).map(|(left, allocated)| allocated.plus(left))),
+        unallocated: left.or_else(|| apart(in_total).map(|(total, allocated)| total.minus(allocated))),
+        other_allocations: figures.first(&[After("otherallocations:")]),
+        private_pools: figures.first(&[Before("allocatedinprivatepools")]),
         nonsense: figures.nonsense,
         decimal_units: figures.decimal_units,
     })
@@ -131,14 +153,7 @@ fn parse_one(api: Api, text: &str) -> Option<OutOfMemory> {
 
 /// Where the first message begins, and whose it is.
 fn first_message(text: &str) -> Option<(Api, usize)> {
-    let openings = [
-        ("CUDA out of memory", Api::Cuda),
-        ("HIP out of memory", Api::Hip),
-        ("XPU out of memory", Api::Xpu),
-        ("MPS backend out of memory", Api::Mps),
-        ("Allocation on device", Api::Cuda),
-    ];
-    let whole = openings.into_iter().filter_map(|(opening, api)| text.find(opening).map(|at| (api, at)));
+    let whole = OPENINGS.into_iter().filter_map(|(opening, api)| text.find(opening).map(|at| (api, at)));
     whole.min_by_key(|(_, at)| *at)
 }
 
@@ -149,88 +164,8 @@ fn one_message(text: &str) -> &str {
     &text[..end]
 }
 
-fn device(text: &str) -> Option<u32> {
-    let after = |opening: &str| text.split_once(opening).map(|(_, rest)| rest);
-    let rest = after("GPU ").or_else(|| after("device "))?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..digits].parse().ok()
-}
-
-/// Where a figure stands.
-#[derive(Clone, Copy)]
-enum Way {
-    /// Right after these words.
-    After(&'static str),
-    /// Right before these words.
-    Before(&'static str),
-}
-
-struct Figures<'a> {
-    text: &'a str,
-    nonsense: Vec<String>,
-    decimal_units: bool,
-}
-
-impl<'a> Figures<'a> {
-    fn find(&mut self, way: Way) -> Option<Reading> {
-        match way {
-            Way::After(words) => self.after(words),
-            Way::Before(words) => self.before(words),
-        }
-    }
-
-    fn after(&mut self, words: &str) -> Option<Reading> {
-        let rest = self.text.split_once(words)?.1;
-        self.figure(rest)
-    }
-
-    fn before(&mut self, words: &str) -> Option<Reading> {
-        let (before, _) = self.text.split_once(words)?;
-        let mut parts = before.trim_end().rsplitn(3, ' ');
-        let (unit, number) = (parts.next()?, parts.next()?);
-        self.figure(&format!("{} {unit}", number.trim_start_matches('(')))
-    }
-
-    /// A number and a unit at the start of a text; none where there is no such thing.
-    fn figure(&mut self, text: &str) -> Option<Reading> {
-        let mut words = text.trim_start().splitn(3, ' ');
-        let (number, unit) = (words.next()?, words.next().unwrap_or_default());
-        let unit: String = unit.chars().take_while(char::is_ascii_alphabetic).collect();
-        let binary = match unit.as_str() {
-            "bytes" | "B" => "B",
-            "KiB" | "MiB" | "GiB" => unit.as_str(),
-            "KB" => "KiB",
-            "MB" => "MiB",
-            "GB" => "GiB",
-            _ => return None,
-        };
-        self.decimal_units |= matches!(unit.as_str(), "KB" | "MB" | "GB");
-        // A number that is too large for 64 bits is nonsense too, not the end of the reading.
-        let bytes = match format!("{number} {binary}").parse::<Bytes>() {
-            Ok(Bytes(bytes)) => bytes,
-            Err(headroom_base::bytes::ParseBytesError::TooLarge { .. }) => u64::MAX,
-            Err(_) => return None,
-        };
-        if bytes <= LARGEST_BYTES {
-            return Some(Reading::Bytes(bytes));
-        }
-        let printed = format!("{number} {unit}");
-        if !self.nonsense.contains(&printed) {
-            self.nonsense.push(printed);
-        }
-        Some(Reading::Unknown)
-    }
-
-    /// `Process 123 has 1.00 GiB memory in use`, as often as it stands there.
-    fn others(&mut self) -> Vec<OtherProcess> {
-        let text: &'a str = self.text;
-        let mut others = Vec::new();
-        for (at, opening) in text.match_indices("Process ") {
-            let rest = &text[at + opening.len()..];
-            let Some((pid, rest)) = rest.split_once(" has ") else { continue };
-            let (Ok(pid), Some(bytes)) = (pid.parse(), self.figure(rest)) else { continue };
-            others.push(OtherProcess { pid, bytes });
-        }
-        others
-    }
+/// The first variable that a message names.
+fn variable(text: &str) -> Option<&'static str> {
+    let named = VARIABLES.into_iter().filter_map(|variable| text.find(variable).map(|at| (at, variable)));
+    named.min().map(|(_, variable)| variable)
 }
