@@ -8,52 +8,6 @@ use std::process::Stdio;
 use binary::{SHIPPED, bytes, command, contents, data, headroom, list, repository_copy, root, text};
 use serde_json::Value;
 
-const DECODE: [&str; 6] = ["--family", "sdxl", "--operation", "vae_decode", "--size", "1024x1024"];
-
-fn estimate(more: &[&str]) -> Value {
-    let fixed = ["estimate", "--json"];
-    headroom(&[&fixed[..], &DECODE, more].concat()).json()
-}
-
-#[test]
-fn an_estimate_is_the_sum_of_its_parts_and_says_its_source() {
-    for (more, source) in [
-        (vec!["--dtype", "fp16", "--allocator", "native"], "built_in"),
-        (vec!["--dtype", "fp32", "--allocator", "expandable_segments"], "built_in"),
-        (vec!["--dtype", "fp16", "--allocator", "cuda_malloc_async", "--option", "tile=512"], "built_in"),
-        (vec!["--dtype", "fp32", "--allocator", "native", "--option", "tile=768"], "predicted"),
-    ] {
-        let answer = estimate(&more);
-        let [reservation, analytic, empirical, margin] =
-            ["reservation_bytes", "analytic_bytes", "empirical_bytes", "margin_bytes"].map(|name| bytes(&answer, name));
-        assert_eq!(reservation, analytic + empirical + margin, "{answer}");
-        // Of a fraction of bytes, before it is rounded: a byte less than of the whole bytes that are shown.
-        assert!(empirical.div_ceil(20) - margin <= 1, "{answer}");
-        assert_eq!(answer["source"], source, "{answer}");
-    }
-}
-
-#[test]
-fn an_analytic_part_is_there_only_where_weights_are_stored_otherwise() {
-    let analytic = |dtype| bytes(&estimate(&["--dtype", dtype, "--allocator", "native"]), "analytic_bytes");
-    assert_eq!(analytic("fp16"), 0);
-    assert!(analytic("fp32") > 0);
-}
-
-#[test]
-fn options_change_what_is_reserved() {
-    let with = |option: Option<&str>| {
-        let option: Vec<&str> = option.into_iter().flat_map(|option| ["--option", option]).collect();
-        bytes(&estimate(&[&["--dtype", "fp16", "--allocator", "native"][..], &option].concat()), "reservation_bytes")
-    };
-    let usual = with(None);
-    assert!(with(Some("tile=256")) * 4 < usual);
-    assert!(with(Some("attention=math")) != usual);
-    assert!(with(Some("layout=channels_last")) < usual);
-    assert!(with(Some("cudnn_benchmark=true")) != usual);
-    assert_eq!(with(Some("attention=fused")), usual);
-}
-
 #[test]
 fn a_plan_lists_every_case_once_and_its_capacity_follows_from_the_terms() {
     let plan = |device| headroom(&["plan", "--family", "sdxl", "--device", device, "--json"]).json();

@@ -147,8 +147,8 @@ fn change(used: &SettingAdvice, best: &SettingAdvice) -> String {
 /// What each column is for, and why figures may look as if they contradicted each other.
 fn meanings(advice: &Advice) -> Vec<String> {
     let mut lines = vec![
-        "Reserved peak: what is taken where there is room. Where it must never retry, reserve what `headroom estimate` says \
-         beside weights and context: this peak, as measured where it was, with a margin."
+        "Reserved peak: what is taken where there is room. Where it must never retry, reserve the larger of this peak and of \
+         what `headroom estimate` says, beside weights and context: this peak, as measured where it was, with a margin."
             .to_owned(),
         "Least card: enough to complete, slower: by retries, which give back what is cached.".to_owned(),
     ];

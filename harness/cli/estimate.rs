@@ -1,10 +1,10 @@
 //! `estimate`: how much to reserve for one operation, the parts of it, and where each comes from.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use headroom_base::{
-    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey, Source,
+    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey,
+    Reading, Source,
 };
 use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, resolve};
 use headroom_runners::programs::{self, PredictionError};
@@ -18,7 +18,7 @@ use super::plan::{device_named, record_of};
 use super::terminal::Terminal;
 use crate::bench::Subject;
 use crate::catalogue::Catalogue;
-use crate::pricing::{Priced, estimator_versions, predicted_bytes, price_case};
+use crate::pricing::{Priced, estimator_versions, price_case};
 
 /// What is printed as JSON: the reservation with its parts, and what it rests on.
 #[derive(Serialize)]
@@ -37,8 +37,23 @@ struct Answer<'a> {
     basis: Option<Basis>,
     /// Cost units that were measured for the line, least and largest.
     measured_units: Option<(u64, u64)>,
+    /// What the operation's program needs at its peaks: a reservation below them is what the data says, and not enough by
+    /// the program. None where it has no program.
+    program_allocated_peak_bytes: Option<u64>,
+    program_reserved_peak_bytes: Option<u64>,
     /// Things a reader should know.
     notes: Vec<String>,
+}
+
+impl Answer<'_> {
+    /// What the program needs for sure, where that is above the reservation. The pool's reserved peak is an upper bound,
+    /// and says nothing for sure.
+    fn program_exceeds(&self) -> Option<u64> {
+        let (allocated, reserved) = self.program_allocated_peak_bytes.zip(self.program_reserved_peak_bytes)?;
+        let is_bound = self.allocator == AllocatorKind::CudaMallocAsync;
+        let needed = if is_bound { allocated } else { allocated.max(reserved) };
+        (needed > self.estimate.reservation_bytes).then_some(needed)
+    }
 }
 
 /// Prices one operation.
@@ -99,6 +114,8 @@ fn answer<'a>(
         analytic_terms: Vec::new(),
         basis: None,
         measured_units: None,
+        program_allocated_peak_bytes: None,
+        program_reserved_peak_bytes: None,
         notes: Vec::new(),
     };
     let Some(Priced { line, costs }) = price_case(model, &case, &hard, built_ins) else {
@@ -112,6 +129,10 @@ fn answer<'a>(
     answer.cost_units = Some(costs.units);
     if let Some(architecture) = model.architecture() {
         answer.analytic_terms = programs::analytic_terms(architecture, &case, model.dtype);
+        let predicted = programs::predict(architecture, &case, &chosen.execution(allocator), allocator);
+        let peaks = predicted.ok().map(|predicted| predicted.later);
+        answer.program_allocated_peak_bytes = peaks.map(|peaks| peaks.allocated_peak_bytes);
+        answer.program_reserved_peak_bytes = peaks.map(|peaks| peaks.reserved_peak_bytes);
     }
     if let Some(built_in) = built_in {
         let ranges = || built_in.lines().map(|shipped| shipped.range);
@@ -123,30 +144,15 @@ fn answer<'a>(
             answer.notes.push(built_in.basis().to_string());
         }
         if costs.units < least || costs.units > largest {
-            answer.notes.push(prolonged_note(chosen, &hard, answer.estimate, &(least..=largest)));
+            answer.notes.push(format!(
+                "the size is outside the measured {least} to {largest} cost units: the line is prolonged"
+            ));
         }
     } else if user.is_none() {
         answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source)?);
     }
     answer.line = Some(line);
     Ok(answer)
-}
-
-/// A line says nothing of sizes that nobody measured; the program does, and may say more.
-fn prolonged_note(
-    chosen: &Chosen<'_>,
-    hard: &HardEnvironment,
-    estimate: Estimate,
-    measured: &RangeInclusive<u64>,
-) -> String {
-    let (least, largest) = (measured.start(), measured.end());
-    let note = format!("the size is outside the measured {least} to {largest} cost units: the line is prolonged");
-    match predicted_bytes(chosen.model, &chosen.case, hard) {
-        Some(predicted) if predicted > estimate.reservation_bytes => {
-            format!("{note}, and its program needs more than that: {}", Bytes(predicted))
-        }
-        _ => note,
-    }
 }
 
 /// Why there is no more than a prediction, or not even one.
@@ -173,7 +179,10 @@ fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source)
 
 fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let Estimate { reservation_bytes, analytic_bytes, empirical_bytes, margin_bytes, source } = answer.estimate;
-    terminal.line(format!("Reserve {} for {} ({}).", Bytes(reservation_bytes), chosen.name(), answer.allocator))?;
+    let name = chosen.name();
+    let exceeded = answer.program_exceeds();
+    let by_data = if exceeded.is_some() { "; by its program that is not enough" } else { "" };
+    terminal.line(format!("Reserve {} for {name} ({}){by_data}.", Bytes(reservation_bytes), answer.allocator))?;
     let terms: Vec<_> =
         answer.analytic_terms.iter().map(|term| format!("{}, {}", term.name, Bytes(term.bytes))).collect();
     let row = |part: &str, bytes: u64, from: String| vec![part.to_owned(), Bytes(bytes).to_string(), from];
@@ -184,9 +193,19 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         row("reservation", reservation_bytes, String::new()),
     ];
     terminal.table(&["part", ">bytes", "from"], &rows)?;
-    terminal.line(
-        "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes.",
-    )?;
+    terminal.line(match exceeded {
+        None => {
+            "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes."
+                .to_owned()
+        }
+        Some(needed) => format!(
+            "Beside weights and context. By its program it allocates {allocated} and reserves {reserved} at the peaks: where \
+             nothing may be retried, reserve {} at least.",
+            Bytes(needed),
+            allocated = Reading::from(answer.program_allocated_peak_bytes),
+            reserved = Reading::from(answer.program_reserved_peak_bytes)
+        ),
+    })?;
     for note in &answer.notes {
         terminal.line(note)?;
     }
