@@ -32,14 +32,16 @@ pub(super) fn held_elsewhere(oom: &OutOfMemory, said: &mut Explanation) {
     }
     let named = oom.others.iter().filter(|other| itself != Itself::Named(**other));
     let named: Vec<Figure> = named.filter_map(|other| other.held).collect();
-    if let Some(sum) = named.iter().copied().reduce(Figure::plus) {
+    let sum = named.iter().copied().reduce(Figure::plus);
+    if let Some(sum) = sum {
         others_hold(oom, sum, named.len(), said);
-    } else if let Some(own) = own {
-        if let Some(rest) = beside(oom, own).filter(|rest| rest.least() > 0 && oom.others.is_empty()) {
+    }
+    if let Some(own) = own {
+        if let Some(rest) = beside(oom, own).filter(|_| oom.others.is_empty()) {
             others_hold(oom, rest, 0, said);
         }
     } else if let Some(rest) = oom.reserved.and_then(|reserved| beside(oom, reserved)) {
-        unaccounted(oom, rest, said);
+        unaccounted(oom, sum.map_or(rest, |sum| rest.minus(sum)), said);
     }
 }
 

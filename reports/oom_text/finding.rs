@@ -107,7 +107,7 @@ pub enum Finding {
         /// What its allocator holds.
         reserved_bytes: u64,
     },
-    /// Memory that neither the allocator holds nor is free, and of which it is not said who has it.
+    /// Memory that is neither free nor the allocator's nor a named process's.
     Unaccounted {
         /// How much.
         bytes: u64,

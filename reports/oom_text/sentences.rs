@@ -176,8 +176,8 @@ impl Finding {
             ),
             Self::Unaccounted { bytes } => write!(
                 f,
-                "{} are neither free nor the allocator's: this process's context and libraries, and other processes; the \
-                 message does not say which",
+                "{} are neither free nor the allocator's: this process's context and libraries, and processes that are not \
+                 named; the message does not say which",
                 Size(*bytes)
             ),
             Self::OutsideAllocator { bytes } => write!(

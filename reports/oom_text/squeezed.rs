@@ -16,10 +16,18 @@ const UNITS: [(&str, &str); 8] = [
     ("B", "B"),
 ];
 
-/// A text without white space; a line break that JSON wrote as two letters is white space too.
+/// A text without white space; a line break that JSON wrote as two letters is white space too, and so is a colour that
+/// a console wrote between words (an escape, a bracket, and all up to a letter).
 pub(super) fn squeezed(text: &str) -> String {
     let unescaped = text.replace("\\n", " ").replace("\\r", " ").replace("\\t", " ");
-    unescaped.chars().filter(|letter| !letter.is_whitespace()).collect()
+    let mut parts = unescaped.split("\u{1b}[");
+    let mut squeezed: String = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|letter: char| letter.is_ascii_alphabetic()).map_or(part.len(), |at| at + 1);
+        squeezed.push_str(&part[end..]);
+    }
+    squeezed.retain(|letter| !letter.is_whitespace());
+    squeezed
 }
 
 /// Where a figure stands; the words are without white space.

@@ -150,6 +150,10 @@ fn which(hardest: &Hardest, messages: usize) -> Option<String> {
         (1, _) => Some(format!("Message {number}:")),
         (_, true) if alone => Some(format!("{count} messages, all alike.")),
         (_, true) => Some(format!("{count} messages, all alike, of which this is number {number} of the text:")),
+        (_, false) if !alone => Some(format!(
+            "{count} messages of this device; number {number} of the text is the one in which most is missing: what makes up \
+             for it makes up for the device's others."
+        )),
         (_, false) => Some(format!(
             "{count} messages; this is number {number}, in which most is missing: what makes up for it makes up for the \
              others."

@@ -13,6 +13,9 @@ fn a_program_that_a_container_hides_from_itself_is_not_another_one_to_close() {
     // Beside its own memory there is room for what another process holds.
     let other = text.replace("has 23.52 GiB", "has 19.00 GiB").replace("memory 23.01 GiB", "memory 4.00 GiB");
     assert_says(&said(&other), &["a named process holds 19.00 GiB", "close other programs"]);
+    // What neither of them holds is somebody's.
+    let less = other.replace("has 19.00 GiB", "has 15.00 GiB");
+    assert_says(&said(&less), &["a named process holds 15.00 GiB", "4,581 MiB are neither free nor the allocator's"]);
     assert_never_says(&said(&other), &["this program itself"]);
 }
 

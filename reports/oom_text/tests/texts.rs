@@ -67,6 +67,13 @@ fn lines_that_a_console_broke_anywhere_are_read_as_whole_ones() {
 }
 
 #[test]
+fn colours_between_the_words_of_a_message_do_not_matter() {
+    let bold = SPLIT_SEGMENT.replace("10.84", "\u{1b}[1;36m10.84\u{1b}[0m").replace('(', "\u{1b}[1m(\u{1b}[0m");
+    assert_ne!(bold, SPLIT_SEGMENT);
+    assert_eq!(read(&bold), read(SPLIT_SEGMENT));
+}
+
+#[test]
 fn a_message_in_a_string_of_json_is_read_as_it_is() {
     let logged = format!("{{\"exception_message\": \"{}\"}}", POOL.replace('\n', "\\n"));
     assert_eq!(read(&logged), read(POOL));
