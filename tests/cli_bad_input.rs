@@ -232,9 +232,11 @@ fn shipped_data_that_cannot_be_read_is_not_overwritten() {
     for (content, says) in [("{", "cuda-native.json"), ("{\"version\": 9}", "format 9")] {
         std::fs::write(&file, content).unwrap();
         let before = contents(folder.path());
-        for more in [vec![], vec!["--accept"], vec!["--check"]] {
+        // What is broken may be built anew where somebody says so; what another program wrote may not.
+        let accepted = if says == "format 9" { &["--accept"][..] } else { &[] };
+        for more in [&[][..], accepted, &["--check"]] {
             let fixed = ["ship", "--repository", text(folder.path())];
-            refused(&headroom(&[&fixed[..], &more].concat()), BAD_INPUT, &[says]);
+            refused(&headroom(&[&fixed[..], more].concat()), BAD_INPUT, &[says]);
         }
         assert_eq!(contents(folder.path()), before);
     }

@@ -53,7 +53,7 @@ pub enum CliError {
     #[error("{0}")]
     Recorded(#[from] RecordedError),
     /// A file of shipped coefficients cannot be used. It stays as it is.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), shipped(source))]
     Shipped {
         /// The file.
         path: PathBuf,
@@ -131,5 +131,17 @@ impl From<CalibrationError> for CliError {
             CalibrationError::Store(error) => Self::Store(error),
             other => Self::Calibration(Box::new(other)),
         }
+    }
+}
+
+/// What is wrong with a shipped file, and how a broken one is built anew. One of another format was written by another
+/// program, and is not undone.
+fn shipped(error: &ShippedError) -> String {
+    match error {
+        ShippedError::Unreadable { source } => format!(
+            "the shipped data cannot be read: {source}; `headroom ship --accept` takes it as absent and builds it again, \
+             so pass the reports of all its lines"
+        ),
+        ShippedError::OtherVersion { .. } => error.to_string(),
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use headroom_calibration::Shipped;
+use headroom_calibration::{Shipped, ShippedError};
 use headroom_reports::output::write_whole;
-use headroom_reports::ship::{Built, LineId, NotShipped, Rules, build, changes, outdated, refusals};
-use headroom_reports::{Report, read_report};
+use headroom_reports::ship::{
+    Built, LineId, NotShipped, Rules, build, changes, gone, is_file_name, outdated, refusals,
+};
+use headroom_reports::{OutputError, Report, read_report};
 use serde::Serialize;
 
 use super::args::ShipArgs;
@@ -33,6 +35,10 @@ struct Answer {
     refusals: Vec<String>,
     /// Files that were written.
     written: Vec<String>,
+    /// Files that were removed: nothing is built for their backend and allocator any more.
+    removed: Vec<String>,
+    /// Files that could not be read and count as absent, each with the reason.
+    unreadable: Vec<String>,
     /// Windows that are behind no line, by reason.
     left_out: Vec<LeftOut>,
     /// Lines that have windows and no coefficients.
@@ -46,6 +52,8 @@ struct Answer {
 
 #[derive(Serialize)]
 struct LeftOut {
+    /// What it has in common with others.
+    kind: String,
     reason: String,
     windows: usize,
 }
@@ -59,8 +67,8 @@ pub(super) fn ship(args: &ShipArgs, catalogue: &Catalogue, terminal: &mut Termin
     let built = build(&reports, &Rules::new(estimator_versions(catalogue.families())))?;
     let folder = args.repository.join(FOLDER);
     let texts = standing_texts(&folder)?;
-    let standing = parsed(&folder, &texts)?;
-    let mut answer = answer(&built, &standing, &texts);
+    let (standing, unreadable) = parsed(&folder, &texts, args.accept)?;
+    let mut answer = Answer { unreadable, ..answer(&built, &standing, &texts) };
     let exit = if args.check {
         answer.refusals.clear();
         if answer.up_to_date { Exit::Success } else { Exit::CheckFailed }
@@ -72,6 +80,7 @@ pub(super) fn ship(args: &ShipArgs, catalogue: &Catalogue, terminal: &mut Termin
         };
         if answer.refusals.is_empty() {
             answer.written = write(&built, &folder, &answer.outdated)?;
+            answer.removed = remove(gone(&built.files, &texts), &folder)?;
             Exit::Success
         } else {
             Exit::Refused
@@ -103,7 +112,7 @@ fn input(path: &Path, catalogue: &Catalogue) -> Result<Report, CliError> {
     Ok(recorded_windows(catalogue, &name, &text)?)
 }
 
-/// The standing files' names and texts, in order.
+/// The standing files' names and texts, in order. What is no text is read as one that is broken.
 fn standing_texts(folder: &Path) -> Result<Vec<(String, String)>, CliError> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
@@ -112,7 +121,7 @@ fn standing_texts(folder: &Path) -> Result<Vec<(String, String)>, CliError> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable(folder))? {
         let path = entry.map_err(unreadable(folder))?.path();
-        if path.extension().is_some_and(|end| end == "json") {
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_file_name) {
             paths.push(path);
         }
     }
@@ -121,18 +130,24 @@ fn standing_texts(folder: &Path) -> Result<Vec<(String, String)>, CliError> {
         .iter()
         .map(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Ok((name, std::fs::read_to_string(path).map_err(unreadable(path))?))
+            let bytes = std::fs::read(path).map_err(unreadable(path))?;
+            Ok((name, String::from_utf8_lossy(&bytes).into_owned()))
         })
         .collect()
 }
 
-fn parsed(folder: &Path, texts: &[(String, String)]) -> Result<Vec<Shipped>, CliError> {
-    texts
-        .iter()
-        .map(|(name, text)| {
-            Shipped::parse(text).map_err(|source| CliError::Shipped { path: folder.join(name), source })
-        })
-        .collect()
+/// What the standing files say. One that is broken counts as absent where that was accepted, and is named; one of another
+/// format is somebody's work and stays.
+fn parsed(folder: &Path, texts: &[(String, String)], accept: bool) -> Result<(Vec<Shipped>, Vec<String>), CliError> {
+    let (mut standing, mut unreadable) = (Vec::new(), Vec::new());
+    for (name, text) in texts {
+        match Shipped::parse(text) {
+            Ok(shipped) => standing.push(shipped),
+            Err(ShippedError::Unreadable { source }) if accept => unreadable.push(format!("{name}: {source}")),
+            Err(source) => return Err(CliError::Shipped { path: folder.join(name), source }),
+        }
+    }
+    Ok((standing, unreadable))
 }
 
 fn answer(built: &Built, standing: &[Shipped], texts: &[(String, String)]) -> Answer {
@@ -146,10 +161,12 @@ fn answer(built: &Built, standing: &[Shipped], texts: &[(String, String)]) -> An
         changes: changes(standing, &built.files).iter().map(ToString::to_string).collect(),
         refusals: Vec::new(),
         written: Vec::new(),
+        removed: Vec::new(),
+        unreadable: Vec::new(),
         left_out: built
             .left_out
             .iter()
-            .map(|(reason, windows)| LeftOut { reason: reason.to_string(), windows: *windows })
+            .map(|(reason, windows)| LeftOut { kind: reason.kind(), reason: reason.to_string(), windows: *windows })
             .collect(),
         not_shipped: built.not_shipped.iter().map(not_shipped_text).collect(),
         outliers: built.outliers.iter().map(ToString::to_string).collect(),
@@ -165,11 +182,11 @@ fn not_shipped_text(not_shipped: &NotShipped) -> String {
     format!("{id}: {error}")
 }
 
-/// Windows left out, by the first words of the reason: the numbers of each are for programs.
+/// Windows left out, by the kind of reason: the numbers of each are for programs.
 fn by_kind(left_out: &[LeftOut]) -> BTreeMap<&str, usize> {
     let mut kinds = BTreeMap::new();
-    for LeftOut { reason, windows } in left_out {
-        *kinds.entry(reason.split(':').next().unwrap_or(reason)).or_default() += windows;
+    for LeftOut { kind, windows, .. } in left_out {
+        *kinds.entry(kind.as_str()).or_default() += windows;
     }
     kinds
 }
@@ -187,6 +204,15 @@ fn write(built: &Built, folder: &Path, outdated: &[String]) -> Result<Vec<String
     Ok(written)
 }
 
+/// Removes files of which nothing is left to ship.
+fn remove(names: Vec<String>, folder: &Path) -> Result<Vec<String>, CliError> {
+    for name in &names {
+        let path = folder.join(name);
+        std::fs::remove_file(&path).map_err(|source| OutputError::Io { path, source })?;
+    }
+    Ok(names)
+}
+
 fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let Answer { lines, windows, devices, .. } = answer;
     terminal.line(format!("{lines} lines from {windows} windows of {}", devices.join(", ")))?;
@@ -198,6 +224,9 @@ fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Resul
             terminal.line(format!("  {title}: {text}"))?;
         }
     }
+    for text in &answer.unreadable {
+        terminal.line(format!("  broken, counts as absent, so that nothing is known of what is lost: {text}"))?;
+    }
     for change in &answer.changes {
         terminal.line(format!("  {change}"))?;
     }
@@ -208,7 +237,11 @@ fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Resul
     let verdict = match (args.check, answer.up_to_date, answer.refusals.is_empty()) {
         (_, true, _) => "The shipped data is up to date.".to_owned(),
         (true, false, _) => format!("The shipped data is out of date: {outdated}. Run `headroom ship` to write it."),
-        (false, false, true) => format!("Written: {}.", answer.written.join(", ")),
+        (false, false, true) => {
+            let done = [("Written", &answer.written), ("Removed", &answer.removed)];
+            let done = done.into_iter().filter(|(_, names)| !names.is_empty());
+            done.map(|(what, names)| format!("{what}: {}.", names.join(", "))).collect::<Vec<_>>().join(" ")
+        }
         (false, false, false) => format!("Nothing was written; {outdated} would change."),
     };
     terminal.line(verdict)?;

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use headroom_base::{AllocatorKind, AttemptId, Backend, HardEnvironment, LineKey, Origin, Window, mutant};
+use headroom_base::{
+    AllocatorKind, AttemptId, Backend, HardEnvironment, InvalidReason, LineKey, Origin, Window, mutant,
+};
 use headroom_calibration::{
     Attempt, Counted, EstimatorVersions, Fit, FitError, NegativeRemainder, Point, Shipped, ShippedLine, ShippedSize,
-    ShippedSource, fit,
+    ShippedSource, Uncounted, fit,
 };
 
 use super::ALWAYS;
@@ -35,8 +37,13 @@ impl Rules {
 /// Why a window of a report is not behind any line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeftOut {
-    /// It does not count: the reason in words.
-    Uncounted(String),
+    /// It does not count.
+    Uncounted {
+        /// The kind of reason, the same for every window of it.
+        kind: &'static str,
+        /// The reason in words, with this window's numbers.
+        reason: String,
+    },
     /// Its report was withdrawn: why.
     Withdrawn(String),
     /// Its report's label is not trusted.
@@ -45,10 +52,21 @@ pub enum LeftOut {
     Simulated,
 }
 
+impl LeftOut {
+    /// What windows left out for the same kind of reason have in common.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Uncounted { kind, .. } => (*kind).to_owned(),
+            Self::Withdrawn(_) => "its report was withdrawn".to_owned(),
+            Self::Untrusted(_) | Self::Simulated => self.to_string(),
+        }
+    }
+}
+
 impl std::fmt::Display for LeftOut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Uncounted(reason) => f.write_str(reason),
+            Self::Uncounted { reason, .. } => f.write_str(reason),
             Self::Withdrawn(reason) => write!(f, "its report was withdrawn: {reason}"),
             Self::Untrusted(trust) => write!(f, "reports labelled {trust} are not used here"),
             Self::Simulated => f.write_str("simulated"),
@@ -186,10 +204,11 @@ impl<'a> Pool<'a> {
             return Some(LeftOut::Simulated);
         }
         if let Some(reason) = verdict.reason() {
-            return Some(LeftOut::Uncounted(reason.to_string()));
+            return Some(LeftOut::Uncounted { kind: kind_of(reason), reason: reason.to_string() });
         }
         let Some(from) = self.provenance(window) else {
-            return Some(LeftOut::Uncounted("its report does not say where it comes from".to_owned()));
+            let kind = "its report does not say where it comes from";
+            return Some(LeftOut::Uncounted { kind, reason: kind.to_owned() });
         };
         let withdrawn = mutant!(
             "withdrawn_report_used",
@@ -230,6 +249,41 @@ impl<'a> Pool<'a> {
             Some(from) => format!("{model}: report {} ({}), driver {driver}", from.report_id, from.trust),
             None => format!("{model}: driver {driver}"),
         }
+    }
+}
+
+/// A reason without the numbers and names of one window.
+const fn kind_of(reason: &Uncounted) -> &'static str {
+    match reason {
+        Uncounted::WarmUp => "warm-up run",
+        Uncounted::Invalid { why } => kind_of_invalid(why),
+        Uncounted::PartlyResident { .. } => "part of the model was not on the device",
+        Uncounted::InRoomLeft { .. } => "it ran in room left by others",
+        Uncounted::SupersededTry { .. } => "the run was tried again",
+        Uncounted::NoAttempt => "it belongs to no calibration",
+        Uncounted::UnknownAttempt { .. } => "its calibration is not known here",
+        Uncounted::AttemptRunning => "its calibration has not finished",
+        Uncounted::AttemptStopped => "its calibration was stopped",
+        Uncounted::AttemptFailed { .. } => "its calibration failed",
+        Uncounted::AttemptIncomplete { .. } => "its calibration broke off",
+        Uncounted::OtherDevice { .. } => "measured on another device",
+        Uncounted::OtherEnvironment { .. } => "measured with other software",
+        Uncounted::OtherEstimatorVersion { .. } => "priced by another version of its estimator",
+        Uncounted::Fragmented(_) => "fragmented",
+    }
+}
+
+const fn kind_of_invalid(why: &InvalidReason) -> &'static str {
+    match why {
+        InvalidReason::ForeignLockAtOpen | InvalidReason::ForeignLockDuring => "another lock held the device",
+        InvalidReason::OutOfMemory => "out of memory",
+        InvalidReason::AllocatorRetry { .. } => "the allocator retried",
+        InvalidReason::Spill { .. } => "spilled to host memory",
+        InvalidReason::OperationFailed { .. } => "the operation failed",
+        InvalidReason::ProbeFailed { .. } => "the probe failed",
+        InvalidReason::NegativeDelta { .. } => "a delta is negative",
+        InvalidReason::Oversubscribed => "it needed more than the device has",
+        InvalidReason::Unclear { .. } => "its source leaves open what was measured",
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headroom_base::{DeviceClass, LineKey, Window, mutant};
+use headroom_base::{DeviceClass, Window, mutant};
 use headroom_calibration::Point;
+
+use super::changes::LineId;
 
 /// With fewer machines at a size nobody can say which of them is the odd one.
 const LEAST_MACHINES: usize = 3;
@@ -43,8 +45,8 @@ impl std::fmt::Display for Machine {
 pub struct Outlier {
     /// The machine.
     pub machine: Machine,
-    /// The line.
-    pub line: LineKey,
+    /// The line, with the software it was measured under.
+    pub line: LineId,
     /// Its demand over the median of all machines at the same sizes, in thousandths.
     pub ratio_permille: u64,
     /// How far that may lie from the machines' median, in thousandths.
@@ -108,7 +110,7 @@ fn of_line(windows: &[(Machine, &Window)]) -> Vec<Outlier> {
         })
         .map(|(machine, ratio_permille)| Outlier {
             machine: names[&machine].clone(),
-            line: first.line.clone(),
+            line: LineId { line: first.line.clone(), environment: first.environment.hard.clone() },
             ratio_permille,
             allowed_permille,
             machines,

@@ -25,10 +25,23 @@ pub fn outdated(built: &[Shipped], standing: &[(String, String)]) -> Vec<String>
         })
         .map(|file| Shipped::file_name(file.backend, file.allocator))
         .collect();
-    let is_built = |name: &str| built.iter().any(|file| Shipped::file_name(file.backend, file.allocator) == name);
-    names.extend(standing.iter().map(|(name, _)| name.clone()).filter(|name| !is_built(name)));
+    names.extend(gone(built, standing));
     names.sort();
     names
+}
+
+/// The standing files of backends and allocators for which nothing is built any more, by name. A file of another name
+/// is nobody's business here.
+pub fn gone(built: &[Shipped], standing: &[(String, String)]) -> Vec<String> {
+    let is_built = |name: &str| built.iter().any(|file| Shipped::file_name(file.backend, file.allocator) == name);
+    let names = standing.iter().map(|(name, _)| name);
+    names.filter(|name| is_file_name(name) && !is_built(name)).cloned().collect()
+}
+
+/// Whether shipped data may stand in a file of this name.
+pub fn is_file_name(name: &str) -> bool {
+    let allocators = |backend| AllocatorKind::ALL.into_iter().map(move |allocator| (backend, allocator));
+    Backend::ALL.into_iter().flat_map(allocators).any(|(backend, of)| Shipped::file_name(backend, of) == name)
 }
 
 /// Every pair that has a file, whether or not anything is known for it: the program compiles all of them in.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::recorded::{h200, provenance, published, versions};
 use headroom_base::{AllocatorKind, AttemptId, AttentionKernel, Backend, DeviceClass, GIB, Origin};
 use headroom_calibration::{Attempt, Point, Shipped};
-use headroom_reports::ship::{Built, ChangeKind, LeftOut, Refusal, Rules, build, changes, outdated, refusals};
+use headroom_reports::ship::{Built, ChangeKind, LeftOut, Refusal, Rules, build, changes, gone, outdated, refusals};
 use headroom_reports::{Report, Trust};
 
 crate::claims![
@@ -25,6 +25,8 @@ crate::claims![
     a_drop_below_a_measured_point_is_refused,
     a_change_beyond_the_set_share_is_refused_and_one_within_it_is_not,
     a_machine_far_from_the_others_is_named_and_the_others_are_not,
+    what_is_said_of_a_machine_tells_its_allocators_apart,
+    windows_left_out_for_one_kind_of_reason_are_of_one_kind,
     checking_compares_bytes_and_names_the_files_that_differ,
     the_versions_of_the_program_decide,
 ];
@@ -320,6 +322,22 @@ fn a_machine_far_from_the_others_is_named_and_the_others_are_not() {
     assert!(built(&machines[3..]).outliers.is_empty(), "of two machines nobody knows which is the odd one");
 }
 
+fn what_is_said_of_a_machine_tells_its_allocators_apart() {
+    let machine = |(number, permille)| other_machine(&h200(), &format!("m{number}"), "RTX 4090", permille);
+    let machines: Vec<Report> = [1_000, 1_010, 990, 1_005, 1_600].into_iter().enumerate().map(machine).collect();
+    let said: Vec<String> = built(&machines).outliers.iter().map(ToString::to_string).collect();
+    let distinct: BTreeSet<&String> = said.iter().collect();
+    assert_eq!(distinct.len(), said.len(), "{said:#?}");
+    assert!(said.iter().any(|text| text.contains("cuda expandable_segments")), "{said:#?}");
+}
+
+fn windows_left_out_for_one_kind_of_reason_are_of_one_kind() {
+    let left_out = built(&[h200()]).left_out;
+    let kinds: BTreeSet<String> = left_out.keys().map(LeftOut::kind).collect();
+    assert!(kinds.len() < left_out.len(), "{left_out:#?}");
+    assert!(kinds.iter().all(|kind| !kind.contains(|c: char| c.is_ascii_digit())), "{kinds:?}");
+}
+
 fn checking_compares_bytes_and_names_the_files_that_differ() {
     let here = built(&[h200()]);
     let mut standing: Vec<(String, String)> =
@@ -328,6 +346,8 @@ fn checking_compares_bytes_and_names_the_files_that_differ() {
     standing[1].1 = standing[1].1.replacen("\"windows\": ", "\"windows\": 1", 1);
     standing[2].1 = standing[2].1.replace('\n', "\r\n");
     standing.push(("rocm-native.json".into(), String::new()));
+    standing.push(("notes.json".into(), String::new()));
+    assert_eq!(gone(&here.files, &standing), ["rocm-native.json"]);
     assert_eq!(outdated(&here.files, &standing), [standing[1].0.as_str(), "rocm-native.json"]);
     assert_eq!(outdated(&here.files, &[]).len(), here.files.len());
 }
