@@ -41,7 +41,7 @@ pub enum CatalogueError {
         known: String,
     },
     /// No device of that name in the family.
-    #[error("family `{family}` has no device `{name}`{}; it is simulated on {known}", suggestion(nearest))]
+    #[error("family `{family}` has no device `{name}`{}; it is simulated on {}", suggestion(nearest), or_none(known))]
     UnknownDevice {
         /// The family.
         family: String,
@@ -66,6 +66,11 @@ pub enum CatalogueError {
 
 fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
+}
+
+/// The names, or that there is none.
+fn or_none(known: &str) -> &str {
+    if known.is_empty() { "none" } else { known }
 }
 
 /// The known word nearest to what was written, if any is near.
@@ -180,6 +185,13 @@ mod tests {
         assert!(error.contains("`SDXXL` (did you mean `sdxl`?)"), "{error}");
         let error = catalogue.family("quux").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn a_family_that_is_simulated_on_no_device_says_so() {
+        let catalogue = Catalogue::load(None).unwrap();
+        let error = device_of(catalogue.family("regressions").unwrap(), "12GiB").unwrap_err().to_string();
+        assert!(error.ends_with("it is simulated on none"), "{error}");
     }
 
     #[test]
