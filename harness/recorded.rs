@@ -117,6 +117,7 @@ fn unjudged(catalogue: &Catalogue, name: &str, text: &str) -> Result<Report, Imp
         arguments: Vec::new(),
         trust: Trust::Maintainer,
         withdrawn: None,
+        stopped: false,
     };
     report_of(from, &[(name, text)], &total_bytes, &|family, case| pricing(catalogue, family, case))
 }

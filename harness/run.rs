@@ -1,6 +1,7 @@
 //! Runs trials, several at once, and gathers what they saw into one report.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -10,6 +11,7 @@ use rayon::prelude::*;
 
 use crate::checks;
 use crate::trials::{Ended, Trial};
+use crate::variables::{says_yes, value_of};
 
 /// Told about each trial as it ends, with all that have ended.
 pub type OnEnd<'a> = &'a (dyn Fn(&Ended, &SoFar<'_>) + Sync);
@@ -29,7 +31,7 @@ impl SoFar<'_> {
         self.ended.len()
     }
 
-    /// The report as it would be if the run were stopped now: what has not ended is ignored, and says so.
+    /// The report as it would be if the run were stopped now, which it says: what has not ended is ignored.
     pub fn report(&self) -> Report {
         let mut ended = self.ended.clone();
         for (index, trial) in self.trials.iter().enumerate() {
@@ -37,8 +39,13 @@ impl SoFar<'_> {
                 ended.push((index, trial.not_ended()));
             }
         }
-        gathered(self.provenance.clone(), ended)
+        gathered(Provenance { stopped: true, ..self.provenance.clone() }, ended)
     }
+}
+
+/// The report of a run of which no trial has ended. Whoever finds it knows that the run was stopped.
+pub fn begun(trials: &[Trial], provenance: &Provenance) -> Report {
+    SoFar { trials, provenance, ended: Vec::new() }.report()
 }
 
 /// Runs the trials and reports. `on_end` is told of each.
@@ -101,24 +108,39 @@ fn gathered(provenance: Provenance, mut ended: Vec<(usize, Ended)>) -> Report {
 /// Where a report of this program, run now with these arguments, comes from.
 pub fn provenance(arguments: Vec<String>) -> Provenance {
     let created = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let trust = if std::env::var_os("CI").is_some() { Trust::Ci } else { Trust::Contributed };
+    let trust = if says_yes(value_of("CI").as_deref()) { Trust::Ci } else { Trust::Contributed };
     Provenance {
-        report_id: format!("headroom-{created}"),
+        // Machines that begin in one second are told apart by what the system hands out at random.
+        report_id: format!("headroom-{created}-{:016x}", RandomState::new().build_hasher().finish()),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("HEADROOM_COMMIT").map(str::to_owned),
         created,
         arguments,
         trust,
         withdrawn: None,
+        stopped: false,
     }
 }
 
-/// What a run came to: failed where anything did or nothing passed, busy where only a card could not be had.
+/// What a run came to: failed where anything did, busy where only a card could not be had, ignored where nothing could
+/// be run here.
 pub fn verdict(report: &Report) -> Outcome {
     match (report.count(Outcome::Failed), report.count(Outcome::Busy), report.count(Outcome::Passed)) {
         (0, 0, 0) => Outcome::Ignored,
         (0, 0, _) => Outcome::Passed,
         (0, _, _) => Outcome::Busy,
         _ => Outcome::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_one_second_with_the_same_arguments_have_reports_of_their_own() {
+        let ids: std::collections::BTreeSet<String> = (0..50).map(|_| provenance(Vec::new()).report_id).collect();
+        assert_eq!(ids.len(), 50);
+        assert!(ids.iter().all(|id| id.starts_with("headroom-2")), "{ids:?}");
     }
 }

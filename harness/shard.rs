@@ -28,10 +28,7 @@ impl Shard {
     /// # Errors
     /// When the variable is set to something else.
     pub fn from_environment() -> Result<Self, ParseShardError> {
-        match std::env::var("HEADROOM_SHARD") {
-            Ok(text) => text.parse(),
-            Err(_) => Ok(Self::WHOLE),
-        }
+        crate::variables::value_of("HEADROOM_SHARD").map_or(Ok(Self::WHOLE), |text| text.parse())
     }
 
     /// The items of this part. All parts together hold every item once.

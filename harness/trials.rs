@@ -215,6 +215,7 @@ impl Trial {
             message,
             notes: Vec::new(),
             seconds: 0.0,
+            report_id: None,
         }
     }
 

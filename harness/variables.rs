@@ -1,6 +1,7 @@
 //! Environment variables that change how trials run. A value that nobody meant hides failures or invents them, so each is
 //! read before the first trial, and a wrong one ends the run.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 /// Whether a trial that needs a GPU fails where there is none.
@@ -23,18 +24,33 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(900);
 /// # Errors
 /// For the first that is set to something it cannot be.
 pub fn check() -> Result<(), String> {
-    required(std::env::var(REQUIRED).ok().as_deref())?;
+    required(value_of(REQUIRED))?;
     time_limit()?;
     patience().map(drop)
 }
 
-/// Whether a trial that needs a GPU fails where there is none. A value that is neither yes nor no counts as yes.
-pub fn gpu_is_required() -> bool {
-    required(std::env::var(REQUIRED).ok().as_deref()).unwrap_or(true)
+/// What a variable is set to. Bytes that are no text are shown as a text that no variable may have, so that they are
+/// refused as any other wrong value is.
+pub(crate) fn value_of(name: &str) -> Option<String> {
+    std::env::var_os(name).map(as_text)
 }
 
-fn required(value: Option<&str>) -> Result<bool, String> {
-    match value {
+fn as_text(value: OsString) -> String {
+    value.into_string().unwrap_or_else(|bytes| bytes.to_string_lossy().into_owned())
+}
+
+/// Whether a variable by which programs say yes or no (`CI`, `GITHUB_ACTIONS`) says yes.
+pub(crate) fn says_yes(value: Option<&str>) -> bool {
+    value.is_some_and(|value| ["1", "true", "yes", "on"].iter().any(|yes| value.eq_ignore_ascii_case(yes)))
+}
+
+/// Whether a trial that needs a GPU fails where there is none. A value that is neither yes nor no counts as yes.
+pub fn gpu_is_required() -> bool {
+    required(value_of(REQUIRED)).unwrap_or(true)
+}
+
+fn required(value: Option<String>) -> Result<bool, String> {
+    match value.as_deref() {
         Some("1") => Ok(true),
         None | Some("" | "0") => Ok(false),
         Some(other) => Err(format!("{REQUIRED} is `{other}`: write 1 where a GPU must be there, 0 where it need not")),
@@ -46,7 +62,7 @@ fn required(value: Option<&str>) -> Result<bool, String> {
 /// # Errors
 /// When the variable is set to something else than a number of seconds above 0.
 pub(crate) fn time_limit() -> Result<Duration, String> {
-    seconds(LIMIT, std::env::var(LIMIT).ok(), 1, DEFAULT_LIMIT)
+    seconds(LIMIT, value_of(LIMIT), 1, DEFAULT_LIMIT)
 }
 
 /// How long trials wait for a card that another process has leased.
@@ -54,7 +70,7 @@ pub(crate) fn time_limit() -> Result<Duration, String> {
 /// # Errors
 /// When the variable is set to something else than a number of seconds.
 pub fn patience() -> Result<Duration, String> {
-    seconds(PATIENCE, std::env::var(PATIENCE).ok(), 0, DEFAULT_PATIENCE)
+    seconds(PATIENCE, value_of(PATIENCE), 0, DEFAULT_PATIENCE)
 }
 
 fn seconds(name: &str, value: Option<String>, least: u64, default: Duration) -> Result<Duration, String> {
@@ -72,11 +88,32 @@ mod tests {
     #[test]
     fn a_gpu_is_required_by_one_and_by_nothing_that_is_not_understood_silently() {
         for (value, expected) in [(None, false), (Some(""), false), (Some("0"), false), (Some("1"), true)] {
-            assert_eq!(required(value), Ok(expected), "{value:?}");
+            assert_eq!(required(value.map(str::to_owned)), Ok(expected), "{value:?}");
         }
         for value in ["yes", "true", "2", " 1"] {
-            let error = required(Some(value)).unwrap_err();
+            let error = required(Some(value.to_owned())).unwrap_err();
             assert!(error.contains(REQUIRED) && error.contains(value) && error.contains("write 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_means_yes_says_yes() {
+        for value in ["1", "true", "TRUE", "yes", "on"] {
+            assert!(says_yes(Some(value)), "{value}");
+        }
+        for value in [None, Some(""), Some("0"), Some("false"), Some("no"), Some("off"), Some("maybe")] {
+            assert!(!says_yes(value), "{value:?}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn bytes_that_are_no_text_are_no_value() {
+        use std::os::unix::ffi::OsStringExt as _;
+        for bytes in [&b"\xff"[..], b"1\xff", b"\xff1"] {
+            let text = as_text(OsString::from_vec(bytes.to_vec()));
+            assert!(required(Some(text.clone())).is_err() && text.parse::<crate::shard::Shard>().is_err(), "{text}");
+            assert!(seconds("X", Some(text), 0, Duration::ZERO).is_err());
         }
     }
 

@@ -132,6 +132,7 @@ fn add(report: &mut Report, row: &Row, window: Window) {
             arguments: Vec::new(),
             trust: Trust::Published,
             withdrawn: None,
+            stopped: false,
         });
     }
     let driver = window.environment.soft.driver.clone();

@@ -4,14 +4,21 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-use crate::report::{Check, Outcome, Report};
+use crate::report::{Check, Outcome, Provenance, Report};
 
-/// The XML of all trials. A device that was busy is an error, not a failure: nothing is known to be wrong.
+/// The XML of all trials. A device that was busy is an error, not a failure: nothing is known to be wrong. So is a run
+/// that was stopped: one error stands for all trials of it that had not ended, first in the file.
 ///
 /// # Errors
 /// When the XML writer fails.
 pub fn to_xml(report: &Report) -> Result<String, SerializeError> {
     let mut xml = quick_junit::Report::new("headroom");
+    let stopped: Vec<TestCase> = report.provenance.iter().filter(|from| from.stopped).map(stopped).collect();
+    if !stopped.is_empty() {
+        let mut suite = TestSuite::new("the run");
+        suite.add_test_cases(stopped);
+        xml.add_test_suite(suite);
+    }
     for trials in by_suite(&report.trials) {
         let first = trials[0];
         let mut suite = TestSuite::new(format!("{}::{}", first.family, first.device));
@@ -33,6 +40,14 @@ fn by_suite(trials: &[Check]) -> Vec<Vec<&Check>> {
         }
     }
     suites
+}
+
+fn stopped(from: &Provenance) -> TestCase {
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+    status.set_message(format!("the run of report {} was stopped before its end", from.report_id));
+    let mut case = TestCase::new("came to its end", status);
+    case.set_classname("the run");
+    case
 }
 
 fn case(trial: &Check) -> TestCase {

@@ -5,11 +5,13 @@
 
 pub mod family_summary;
 pub mod format;
+mod free_text;
 pub mod html;
 pub mod import_public;
 pub mod import_windows;
 pub mod junit;
 pub mod merge;
+mod merged_trials;
 pub mod oom_text;
 pub mod output;
 pub mod recordings;

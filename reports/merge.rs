@@ -6,7 +6,8 @@ use headroom_base::{AttemptId, mutant};
 use serde::Serialize;
 
 use crate::format::FormatVersion;
-use crate::report::{AttemptRecord, MutantReport, Provenance, Report, WindowRecord};
+use crate::merged_trials::merged_trials;
+use crate::report::{AttemptRecord, MutantGrade, MutantReport, Provenance, Report, WindowRecord};
 
 /// Why reports cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +28,8 @@ pub enum MergeError {
 }
 
 /// Merges reports. A report that is there twice, alone or inside a merged one, counts once; one that is
-/// withdrawn in any copy is withdrawn. Attempts are named `report/attempt`, so that two machines' attempts of
+/// withdrawn in any copy is withdrawn, and one that was written while its run went on gives way to a later one. Attempts
+/// are named `report/attempt`, so that two machines' attempts of
 /// one name stay two.
 ///
 /// # Errors
@@ -42,13 +44,12 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
         devices: reports.iter().flat_map(|report| report.devices.clone()).collect(),
         attempts: merged_attempts(reports)?,
         windows: merged_windows(reports)?,
-        trials: reports.iter().flat_map(|report| report.trials.clone()).collect(),
+        trials: merged_trials(reports)?,
         families: reports.iter().flat_map(|report| report.families.clone()).collect(),
         mutants: merged_mutants(reports),
     };
     merged.devices.sort();
     merged.devices.dedup();
-    sort_by_text(&mut merged.trials);
     sort_by_text(&mut merged.families);
     Ok(merged)
 }
@@ -66,8 +67,10 @@ fn merged_provenance(reports: &[Report]) -> Result<Vec<Provenance>, MergeError> 
             right: known.withdrawn.clone().max(from.withdrawn.clone()),
             wrong: None,
         );
+        let stopped = known.stopped && from.stopped;
         known.withdrawn.clone_from(&withdrawn);
-        if *known != (Provenance { withdrawn, ..from.clone() }) {
+        known.stopped = stopped;
+        if *known != (Provenance { withdrawn, stopped, ..from.clone() }) {
             let what = "where it comes from".to_owned();
             return Err(MergeError::SameIdOtherContent { report_id: from.report_id.clone(), what });
         }
@@ -174,20 +177,37 @@ impl<'a> WindowNames<'a> {
     }
 }
 
+/// A mutant graded in several reports is graded once: seen where any check saw it.
 fn merged_mutants(reports: &[Report]) -> Option<MutantReport> {
-    let mut grades: Vec<_> = reports.iter().filter_map(|r| r.mutants.as_ref()).flat_map(|m| m.grades.clone()).collect();
+    let mut merged: BTreeMap<&str, MutantGrade> = BTreeMap::new();
+    for grade in reports.iter().filter_map(|report| report.mutants.as_ref()).flat_map(|mutants| &mutants.grades) {
+        let known = merged.entry(&grade.name).or_insert_with(|| grade.clone());
+        // Reports of two commits may describe one decision in two ways.
+        known.harm = known.harm.clone().max(grade.harm.clone());
+        known.place = known.place.clone().max(grade.place.clone());
+        known.milliseconds = known.milliseconds.max(grade.milliseconds);
+        let lists = [
+            (&mut known.claims, &grade.claims),
+            (&mut known.killed_by, &grade.killed_by),
+            (&mut known.failed_otherwise, &grade.failed_otherwise),
+            (&mut known.reached_by, &grade.reached_by),
+        ];
+        for (list, more) in lists {
+            list.extend_from_slice(more);
+            list.sort();
+            list.dedup();
+        }
+    }
     let any = reports.iter().any(|report| report.mutants.is_some());
-    grades.sort_by(|left, right| (&left.name, &left.killed_by).cmp(&(&right.name, &right.killed_by)));
-    grades.dedup();
-    any.then_some(MutantReport { grades })
+    any.then(|| MutantReport { grades: merged.into_values().collect() })
 }
 
 /// Orders values that have no order of their own by their text, and drops repetitions.
-fn sort_by_text<T: Serialize>(values: &mut Vec<T>) {
+pub(crate) fn sort_by_text<T: Serialize>(values: &mut Vec<T>) {
     values.sort_by_cached_key(as_text);
     values.dedup_by_key(|value| as_text(value));
 }
 
-fn as_text<T: Serialize>(value: &T) -> String {
+pub(crate) fn as_text<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -13,6 +13,9 @@ use crate::{html, junit, summary};
 /// Names the file whose lock makes a folder ours. It stays behind; only the system's lock on it counts.
 const LOCK_NAME: &str = ".headroom-lock";
 
+/// How the name of a file begins that is being written. Its writer holds a lock on it until it has its own name.
+const TEMPORARY: &str = ".headroom-";
+
 /// Why a report was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -48,7 +51,7 @@ pub struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Makes the folder if need be and takes its lock.
+    /// Makes the folder if need be, takes its lock, and removes what killed writers left in the middle.
     ///
     /// # Errors
     /// When another process holds it, or the system refuses.
@@ -61,7 +64,10 @@ impl OutputFolder {
         let lock_path = folder.join(LOCK_NAME);
         let lock = File::create(&lock_path).map_err(io(&lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { folder: folder.to_owned(), _lock: lock }),
+            Ok(()) => {
+                remove_orphans(folder);
+                Ok(Self { folder: folder.to_owned(), _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => Err(OutputError::InUse { folder: folder.to_owned() }),
             Err(TryLockError::Error(source)) => Err(OutputError::Io { path: lock_path, source }),
         }
@@ -85,7 +91,7 @@ impl OutputFolder {
     /// # Errors
     /// When the system refuses, or a value has no place in a format.
     pub fn write_report(&self, report: &Report, redaction: &Redaction) -> Result<Vec<PathBuf>, OutputError> {
-        let report = redacted(report, redaction)?;
+        let report = redaction.report(report);
         let files: [(&str, String); 4] = [
             ("report.json", to_json(&report)?),
             ("junit.xml", junit::to_xml(&report).map_err(|e| format_error("junit.xml", &e))?),
@@ -108,6 +114,8 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         "a reader finds half a report when the writer is killed",
         right: {
             let mut file = temporary(folder).map_err(io)?;
+            // Where there are no locks, nobody takes the file for an orphan either.
+            let _ = file.as_file().try_lock();
             file.write_all(content).map_err(io)?;
             file.as_file().sync_all().map_err(io)?;
             file.persist(path).map_err(|error| io(error.error))?;
@@ -125,7 +133,24 @@ fn temporary(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    builder.prefix(".headroom-").tempfile_in(folder)
+    builder.prefix(TEMPORARY).tempfile_in(folder)
+}
+
+/// Removes temporary files whose writers are gone: the system has given up their locks. One that cannot be removed
+/// harms nobody.
+fn remove_orphans(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_temporary = name.to_str().is_some_and(|name| name.starts_with(TEMPORARY) && name != LOCK_NAME);
+        if !is_temporary || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let dead = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        if dead {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// The report's own text, ending in a line break.
@@ -136,12 +161,6 @@ pub fn to_json(report: &Report) -> Result<String, OutputError> {
     let mut text = serde_json::to_string_pretty(report).map_err(|e| format_error("report.json", &e))?;
     text.push('\n');
     Ok(text)
-}
-
-fn redacted(report: &Report, redaction: &Redaction) -> Result<Report, OutputError> {
-    let mut value = serde_json::to_value(report).map_err(|e| format_error("report.json", &e))?;
-    redaction.value(&mut value);
-    serde_json::from_value(value).map_err(|e| format_error("report.json", &e))
 }
 
 fn format_error(name: &'static str, error: &dyn std::fmt::Display) -> OutputError {

@@ -3,30 +3,55 @@
 use std::path::PathBuf;
 
 use headroom_base::mutant;
-use serde_json::Value;
+
+use crate::free_text::each_free_text;
+use crate::report::Report;
 
 /// What stands in for a name that was taken out.
 const REPLACEMENT: &str = "<redacted>";
+
+/// Words that may stand between two slashes of one path.
+const LONGEST_NAME_WORDS: usize = 4;
 
 /// What must not be found in a report.
 #[derive(Clone, Debug, Default)]
 pub struct Redaction {
     /// Paths below this folder are written relative to it.
     pub root: Option<PathBuf>,
+    /// Folders and files known by their place, each with the words that stand for it (`<home>`). Of what lies below one
+    /// its own name is written.
+    pub known: Vec<(PathBuf, String)>,
     /// Host and user names. Those of one or two letters are left alone: they are parts of words.
     pub names: Vec<String>,
 }
 
 impl Redaction {
+    /// The report without names and absolute paths in its free texts. Identities (of families, devices, software and
+    /// reports) stay what they are, whatever a person is called.
+    pub fn report(&self, report: &Report) -> Report {
+        let mut report = report.clone();
+        let mut change = |text: &mut String| {
+            *text = mutant!(
+                "report_not_redacted",
+                "the names of people's machines and folders are published with their reports",
+                right: self.text(text),
+                wrong: text.clone(),
+            );
+        };
+        each_free_text(&mut report, &mut change);
+        report
+    }
+
     /// The text without names and absolute paths.
     pub fn text(&self, text: &str) -> String {
+        let places = self.places();
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         let mut before = ' ';
         while let Some(first) = rest.chars().next() {
-            let end = if starts_path(before, rest) { path_end(rest) } else { 0 };
+            let (end, words) = if starts_path(before, rest) { path(before, rest, &places) } else { (0, String::new()) };
             if end > 0 {
-                out.push_str(&self.path(&rest[..end]));
+                out.push_str(&words);
                 before = 'x';
                 rest = &rest[end..];
             } else {
@@ -38,38 +63,50 @@ impl Redaction {
         self.names.iter().filter(|name| name.chars().count() > 2).fold(out, |text, name| without_word(&text, name))
     }
 
-    /// Redacts every text of a JSON value; keys stay as they are.
-    pub fn value(&self, value: &mut Value) {
-        match value {
-            Value::String(text) => {
-                *text = mutant!(
-                    "report_not_redacted",
-                    "the names of people's machines and folders are published with their reports",
-                    right: self.text(text),
-                    wrong: text.clone(),
-                );
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.value(field)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
+    /// The root and the known places, the longest first: the folder of a file says more than the folder of that.
+    fn places(&self) -> Vec<(String, &str)> {
+        let root = self.root.iter().map(|root| (root, "."));
+        let known = self.known.iter().map(|(path, words)| (path, words.as_str()));
+        let mut places: Vec<(String, &str)> = root
+            .chain(known)
+            // Everything is below `/`, and nothing is said by that.
+            .filter(|(path, _)| path.is_absolute() && path.file_name().is_some())
+            .filter_map(|(path, words)| Some((path.to_str()?.trim_end_matches(['/', '\\']).to_owned(), words)))
+            .collect();
+        places.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        places
     }
+}
 
-    fn path(&self, path: &str) -> String {
-        if let Some(root) = self.root.as_ref().and_then(|root| root.to_str())
-            && let Some(inside) = path.strip_prefix(root.trim_end_matches(['/', '\\']))
-        {
-            let relative = inside.trim_start_matches(['/', '\\']);
-            if relative.is_empty() {
-                return ".".into();
-            }
-            if relative.len() < inside.len() {
-                return relative.into();
-            }
-        }
-        let name = path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().unwrap_or_default();
-        format!("<path>/{name}")
+/// How long the path is that begins here, and what is written in its place.
+fn path(before: char, rest: &str, places: &[(String, &str)]) -> (usize, String) {
+    let of_a_place = places.iter().find_map(|(place, words)| {
+        let inside = rest.strip_prefix(place.as_str())?;
+        let ends = inside.chars().next().is_none_or(|c| !is_of_a_name(c) || matches!(c, '/' | '\\'));
+        ends.then_some((place.as_str(), *words))
+    });
+    let (place, words) = of_a_place.map_or(("", "<path>"), |(place, words)| (place, words));
+    let inside = &rest[place.len()..];
+    let further = match (place, inside.starts_with(['/', '\\'])) {
+        ("", _) | (_, true) => quoted_end(before, rest).map_or_else(|| path_end(inside), |end| end - place.len()),
+        (_, false) => 0,
+    };
+    let relative = inside[..further].trim_matches(['/', '\\']);
+    let written = match (words, relative) {
+        (words, "") => words.to_owned(),
+        (".", relative) => relative.to_owned(),
+        (words, relative) => format!("{words}/{}", relative.rsplit(['/', '\\']).next().unwrap_or_default()),
+    };
+    (place.len() + further, written)
+}
+
+/// Where the closing quote of a quoted path stands. A quoted command line has several paths, and ends none of them.
+fn quoted_end(before: char, rest: &str) -> Option<usize> {
+    if !matches!(before, '"' | '\'' | '`') {
+        return None;
     }
+    let end = rest.find([before, '\n', '\r'])?;
+    (rest[end..].starts_with(before) && !rest[..end].contains(" /") && !rest[..end].contains(" -")).then_some(end)
 }
 
 /// Whether an absolute path begins here: `/x`, `C:\x`, `C:/x` or `\\host\share`, at the start of a word.
@@ -89,16 +126,39 @@ fn starts_path(before: char, rest: &str) -> bool {
     unix || drive || share || file_url
 }
 
+/// Whether a path goes on with this character, spaces aside.
+fn is_of_a_name(c: char) -> bool {
+    !c.is_whitespace() && !matches!(c, '"' | '\'' | '`' | '<' | '>' | '|' | ',' | ';' | ':' | ')' | ']' | '}')
+}
+
+/// Where the path ends that begins here. White space ends it, unless a slash further on says that a folder's name has
+/// spaces.
 fn path_end(rest: &str) -> usize {
     // A colon ends a path (`/a/b.py:12`), except the one of a drive letter or of `file:`.
     let colons_from = if rest.starts_with('/') || rest.starts_with('\\') { 0 } else { 5 };
-    rest.char_indices()
-        .find(|(index, c)| {
-            c.is_whitespace()
-                || matches!(c, '"' | '\'' | '`' | '<' | '>' | '|' | ',' | ';' | ')' | ']' | '}')
-                || (*c == ':' && *index >= colons_from)
-        })
-        .map_or(rest.len(), |(index, _)| index)
+    let word_end = |from: usize| {
+        let goes_on = |index, c| is_of_a_name(c) || (c == ':' && from + index < colons_from);
+        rest[from..]
+            .char_indices()
+            .find(|(index, c)| !goes_on(*index, *c))
+            .map_or(rest.len(), |(index, _)| from + index)
+    };
+    let mut end = word_end(0);
+    let (mut looked, mut words) = (end, 0);
+    while words < LONGEST_NAME_WORDS && rest[looked..].starts_with(' ') {
+        let from = looked + 1;
+        looked = word_end(from);
+        let word = &rest[from..looked];
+        // A word that begins with a slash is the next path; numbers with one are fractions.
+        if word.is_empty() || word.starts_with(['/', '\\', '-']) {
+            break;
+        }
+        words += 1;
+        if word.contains(['/', '\\']) && word.contains(char::is_alphabetic) {
+            (end, words) = (looked, 0);
+        }
+    }
+    end
 }
 
 fn without_word(text: &str, word: &str) -> String {
@@ -124,6 +184,11 @@ mod tests {
     fn redaction() -> Redaction {
         Redaction {
             root: Some("/home/ada/headroom".into()),
+            known: vec![
+                ("/home/ada".into(), "<home>".into()),
+                ("/data/Ada L/w.safetensors".into(), "<weights>".into()),
+                ("/".into(), "<everything>".into()),
+            ],
             names: vec!["ada".into(), "babbage-3".into(), "ci".into()],
         }
     }
@@ -133,9 +198,9 @@ mod tests {
         let cases = [
             ("read /home/ada/headroom/families/sdxl.yaml: no", "read families/sdxl.yaml: no"),
             ("--output=/home/ada/headroom/out", "--output=out"),
-            ("at /home/ada/headroom.", "at <path>/headroom."),
+            ("at /home/ada/headroom: no", "at .: no"),
             ("/home/ada/headroom", "."),
-            ("/home/ada/headroom2/x", "<path>/x"),
+            ("/home/ada/headroom2/x", "<home>/x"),
             ("(/usr/lib/libcuda.so)", "(<path>/libcuda.so)"),
             (r"in C:\Users\ada\x.json now", "in <path>/x.json now"),
             (r"\\fileserver\share\x", "<path>/x"),
@@ -176,9 +241,21 @@ mod tests {
     }
 
     #[test]
-    fn every_text_of_a_value_is_redacted_and_nothing_else_changes() {
-        let mut value = serde_json::json!({"a": ["/root/x", 1, null], "b": {"c": "ada"}});
-        redaction().value(&mut value);
-        assert_eq!(value, serde_json::json!({"a": ["<path>/x", 1, null], "b": {"c": "<redacted>"}}));
+    fn a_folder_with_spaces_in_its_name_leaves_no_part_of_it() {
+        let cases = [
+            ("/data/Ada L/w.safetensors: no such file", "<weights>: no such file"),
+            ("no `/data/Ada L/w.safetensors`", "no `<weights>`"),
+            ("cannot read /home/ada/My Models/Ada L/x.bin: no", "cannot read <home>/x.bin: no"),
+            ("cannot read /mnt/Jane Doe/models/x.bin: no", "cannot read <path>/x.bin: no"),
+            ("cannot read /mnt/Jane van Doe/x.bin (gone)", "cannot read <path>/x.bin (gone)"),
+            (r"C:\Users\Jane Doe\models\x.bin is gone", "<path>/x.bin is gone"),
+            ("no `/mnt/Jane Doe/my file.bin` here", "no `<path>/my file.bin` here"),
+            ("ran `/usr/bin/x --to /mnt/Jane/y`", "ran `<path>/x --to <path>/y`"),
+            ("/mnt/a /mnt/b", "<path>/a <path>/b"),
+            ("in /mnt/a 1/2 of it", "in <path>/a 1/2 of it"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(redaction().text(text), expected);
+        }
     }
 }

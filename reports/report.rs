@@ -64,6 +64,10 @@ pub struct Provenance {
     /// Why it is not to be used any more. Adding this field by hand withdraws a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
+    /// Whether the run was stopped before its end. Every report that is written while trials still run says so, and the
+    /// last one takes its place; trials that had not ended stand in it as ignored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// A device that windows were measured on.
@@ -182,6 +186,9 @@ pub struct Check {
     pub notes: Vec<String>,
     /// How long it took.
     pub seconds: f64,
+    /// The report it comes from, in a merged report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_id: Option<String>,
 }
 
 impl Check {
@@ -289,8 +296,36 @@ impl Report {
         self.trials.iter().filter(|trial| trial.outcome == outcome).count()
     }
 
-    /// Whether nothing failed: no trial, and no mutant survived.
+    /// Whether everything was looked at that was to be, and nothing failed: no trial, and no mutant survived.
     pub fn holds(&self) -> bool {
-        self.count(Outcome::Failed) == 0 && self.mutants.as_ref().is_none_or(|m| m.survivors().next().is_none())
+        !self.has_failed() && !self.is_stopped()
+    }
+
+    /// Whether a trial failed or a mutant survived.
+    fn has_failed(&self) -> bool {
+        let survived = self.mutants.as_ref().is_some_and(|mutants| mutants.survivors().next().is_some());
+        survived || self.count(Outcome::Failed) > 0
+    }
+
+    /// Whether a part of it is of a run that was stopped before its end.
+    pub fn is_stopped(&self) -> bool {
+        self.provenance.iter().any(|from| from.stopped)
+    }
+
+    /// Whether it has trials and none of them could be run: nothing failed, and nothing is known to hold.
+    pub fn only_ignored(&self) -> bool {
+        !self.trials.is_empty() && self.count(Outcome::Ignored) == self.trials.len()
+    }
+
+    /// What stands at the head of every file that is made of it.
+    pub fn headline(&self) -> &'static str {
+        match (self.has_failed(), self.is_stopped()) {
+            (true, true) => "something does not hold, and the run was stopped before its end",
+            (true, false) => "something does not hold",
+            (false, true) => "the run was stopped before its end",
+            (false, false) if self.count(Outcome::Busy) > 0 => "nothing failed, and a device was busy",
+            (false, false) if self.only_ignored() => "nothing could be run: every trial was ignored",
+            (false, false) => "all holds",
+        }
     }
 }

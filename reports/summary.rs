@@ -38,7 +38,7 @@ fn within(sections: Vec<String>, largest_bytes: usize) -> String {
 }
 
 fn verdict(report: &Report) -> String {
-    let mut text = format!("# headroom: {}\n\n", if report.holds() { "all holds" } else { "something does not hold" });
+    let mut text = format!("# headroom: {}\n\n", report.headline());
     let counts: Vec<_> =
         Outcome::ALL.iter().map(|outcome| format!("{} {}", report.count(*outcome), outcome.name())).collect();
     let _ = writeln!(text, "{} trials: {}.", report.trials.len(), counts.join(", "));
@@ -47,9 +47,10 @@ fn verdict(report: &Report) -> String {
     for from in &report.provenance {
         let commit = from.commit.as_deref().map_or(String::new(), |commit| format!(", commit `{commit}`"));
         let withdrawn = from.withdrawn.as_deref().map_or(String::new(), |why| format!(", withdrawn: {}", cell(why)));
+        let stopped = if from.stopped { ", stopped before its end" } else { "" };
         let _ = writeln!(
             text,
-            "Report `{}` of {} by headroom {}{commit} ({}{withdrawn}).",
+            "Report `{}` of {} by headroom {}{commit} ({}{stopped}{withdrawn}).",
             cell(&from.report_id),
             cell(&from.created),
             cell(&from.tool_version),

@@ -370,3 +370,18 @@ fn a_variable_that_nobody_meant_ends_the_run_before_its_first_trial() {
         assert!(!output.exists(), "{name}={value} wrote a report");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_variable_of_bytes_that_are_no_text_ends_the_run_before_its_first_trial() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("report");
+    for (name, bytes) in [("HEADROOM_SHARD", &b"1/1\xff"[..]), ("HEADROOM_REQUIRE_GPU", b"\xff")] {
+        let arguments = ["run", "--family", "taesd", "--output", text(&output)];
+        let ran = command(&arguments).env(name, std::ffi::OsStr::from_bytes(bytes)).output().unwrap();
+        assert_eq!(ran.status.code(), Some(BAD_INPUT), "{name}");
+        assert!(String::from_utf8_lossy(&ran.stderr).contains(name), "{name}");
+        assert!(!output.exists(), "{name} wrote a report");
+    }
+}

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// How a command ended. `headroom --help` lists these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything held.
+    /// Everything held that could be run here.
     Success,
     /// A check failed, a comparison was unequal, or the shipped data is out of date.
     CheckFailed,
@@ -42,7 +42,7 @@ impl Exit {
 
 /// The list that `--help` ends with.
 pub const EXIT_CODES_HELP: &str = "Exit codes:
-  0  everything held
+  0  everything held that could be run here
   1  a check failed, a comparison was unequal, or shipped data is out of date
   2  the command line could not be read
   3  a file or a value is wrong (the message names it)

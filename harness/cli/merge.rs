@@ -4,6 +4,7 @@ use std::path::Path;
 
 use headroom_reports::{OutputFolder, Redaction, merge::merge as merged, read_report};
 
+use super::annotations::annotate;
 use super::args::MergeArgs;
 use super::error::CliError;
 use super::exit::Exit;
@@ -38,6 +39,10 @@ pub(super) fn merge(args: &MergeArgs, terminal: &mut Terminal<'_>) -> Result<Exi
         "Report: {}",
         written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     ))?;
+    if report.is_stopped() {
+        terminal.line(format!("{}.", report.headline()))?;
+    }
+    annotate(&report, false, terminal)?;
     Ok(Exit::Success)
 }
 

@@ -1,6 +1,7 @@
 //! The command line: one file a command, one way to print, one way to fail.
 
 mod advise;
+mod annotations;
 pub mod args;
 mod calibrate;
 mod case;
@@ -17,6 +18,7 @@ mod options;
 mod place;
 mod plan;
 mod program;
+mod redaction;
 mod replay;
 mod run;
 mod ship;

@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use headroom_base::Bytes;
-use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report, Tally};
+use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Report, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::annotations::annotate;
 use super::args::RunArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::place::is_gpu;
+use super::redaction::redaction;
 use super::terminal::Terminal;
 use crate::catalogue::device_of;
-use crate::run::{provenance, run_trials};
+use crate::run::{begun, provenance, run_trials};
 use crate::shard::Shard;
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
@@ -36,22 +38,26 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     let world = Arc::new(World::load(families)?);
     let chosen = chosen_trials(args, &world)?;
     let folder = OutputFolder::open(&args.output)?;
+    let (from, redaction) =
+        (provenance(arguments_of(args)), redaction(world.catalogue.families(), families, &args.output));
+    // What stands there from an earlier run says nothing of this one.
+    folder.write_report(&begun(&chosen, &from), &redaction)?;
     if !args.json {
         terminal.line(devices_used(&world, &chosen))?;
     }
     let progress = Progress::new(chosen.len(), terminal.is_interactive());
     let written_at = Mutex::new(Instant::now());
-    let report = run_trials(&chosen, provenance(arguments_of(args)), &|ended, so_far| {
+    let report = run_trials(&chosen, from, &|ended, so_far| {
         progress.told(ended, so_far.count());
         let mut written_at = written_at.lock().unwrap_or_else(PoisonError::into_inner);
         if written_at.elapsed() >= KEPT_EVERY {
             // A report that cannot be written now is written, or complained of, at the end.
-            let _ = folder.write_report(&so_far.report(), &redaction());
+            let _ = folder.write_report(&so_far.report(), &redaction);
             *written_at = Instant::now();
         }
     });
     progress.finish();
-    let written = folder.write_report(&report, &redaction())?;
+    let written = folder.write_report(&report, &redaction)?;
     if args.json {
         terminal.json(&report)?;
     } else {
@@ -59,10 +65,12 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         let names = written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         terminal.line(format!("\nReport: {names}"))?;
     }
+    annotate(&report, args.json, terminal)?;
     Ok(match crate::run::verdict(&report) {
-        Outcome::Passed => Exit::Success,
+        // Where nothing can be run nothing has failed: `HEADROOM_REQUIRE_GPU` is there for who needs more.
+        Outcome::Passed | Outcome::Ignored => Exit::Success,
         Outcome::Busy => Exit::Busy,
-        Outcome::Failed | Outcome::Ignored => Exit::CheckFailed,
+        Outcome::Failed => Exit::CheckFailed,
     })
 }
 
@@ -146,12 +154,6 @@ fn arguments_of(args: &RunArgs) -> Vec<String> {
     std::iter::once("run".to_owned()).chain(families).chain(devices).collect()
 }
 
-/// What must not be in a report: this machine's names and paths.
-pub(super) fn redaction() -> Redaction {
-    let names = ["USER", "LOGNAME", "HOSTNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
-    Redaction { root: std::env::current_dir().ok(), names: names.collect() }
-}
-
 /// A bar where somebody watches, now and then a line where nobody does.
 struct Progress {
     bar: ProgressBar,
@@ -205,7 +207,11 @@ fn print(report: &Report, terminal: &mut Terminal<'_>) -> io::Result<()> {
     let counts = Outcome::ALL.into_iter().rev().map(|outcome| format!("{} {}", report.count(outcome), outcome.name()));
     let ignored = report.trials.iter().find(|trial| trial.outcome == Outcome::Ignored);
     let reason = ignored.and_then(|trial| trial.message.clone()).map(|text| format!(" ({text})")).unwrap_or_default();
-    terminal.line(format!("\n{} trials: {}{reason}", report.trials.len(), counts.collect::<Vec<_>>().join(", ")))
+    terminal.line(format!("\n{} trials: {}{reason}", report.trials.len(), counts.collect::<Vec<_>>().join(", ")))?;
+    if report.only_ignored() {
+        terminal.line(format!("{}.", report.headline()))?;
+    }
+    Ok(())
 }
 
 fn print_outcomes(report: &Report, family: &str, terminal: &mut Terminal<'_>) -> io::Result<()> {

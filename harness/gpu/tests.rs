@@ -333,11 +333,16 @@ fn a_run_that_is_stopped_has_told_what_ended_and_what_did_not() {
     let told = told.into_inner().unwrap();
     assert_eq!(told.len(), chosen.len());
     for (index, report) in told.iter().enumerate() {
-        assert_eq!(report.trials.len(), chosen.len());
+        assert!(report.is_stopped() && report.trials.len() == chosen.len());
         assert_eq!((report.count(Outcome::Passed), report.count(Outcome::Failed)), (index + 1, 0));
         let rest = report.trials.iter().filter(|trial| trial.outcome == Outcome::Ignored);
         assert!(rest.clone().all(|trial| trial.message.as_deref() == Some("the run was stopped before its end")));
         assert_eq!(rest.count(), chosen.len() - index - 1);
     }
     assert_eq!(told.last().map(|last| last.windows.len()), Some(whole.windows.len()));
+    assert!(!whole.is_stopped());
+    // Merged, in whatever order, the whole report takes the place of those before it.
+    let merge = headroom_reports::merge::merge;
+    let alone = merge(std::slice::from_ref(&whole)).unwrap();
+    assert!(merge(&[told, vec![whole]].concat()).unwrap() == alone);
 }

@@ -20,7 +20,7 @@ use table::{Cell, Column, table};
 
 /// The page of a report.
 pub fn to_html(report: &Report) -> String {
-    let verdict = if report.holds() { "all holds" } else { "something does not hold" };
+    let verdict = report.headline();
     let mark = if report.holds() { "good" } else { "bad" };
     let mut body = format!("<h1>headroom: <span class=\"{mark}\">{verdict}</span></h1>\n");
     body.push_str(&origin(report));
@@ -57,6 +57,9 @@ fn origin(report: &Report) -> String {
             from.trust,
             Escaped(from.arguments.join(" "))
         );
+        if from.stopped {
+            html.push_str(" <strong class=\"bad\">stopped before its end</strong>");
+        }
         if let Some(why) = &from.withdrawn {
             let _ = write!(html, " <strong class=\"bad\">withdrawn: {}</strong>", Escaped(why));
         }

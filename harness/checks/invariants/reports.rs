@@ -45,7 +45,8 @@ fn a_written_report_names_no_person_and_no_folder(world: &World) -> Result<(), C
     report.provenance[0].arguments = vec!["--output=/home/lovelace/headroom/out".to_owned()];
     let folder = super::stores::folder()?;
     let output = OutputFolder::open(folder.path()).map_err(said)?;
-    let redaction = Redaction { root: Some("/home/lovelace/headroom".into()), names: vec!["lovelace".to_owned()] };
+    let names = vec!["lovelace".to_owned()];
+    let redaction = Redaction { root: Some("/home/lovelace/headroom".into()), names, ..Redaction::default() };
     for file in output.write_report(&report, &redaction).map_err(said)? {
         let text = std::fs::read_to_string(&file).map_err(said)?;
         let named = text.contains("lovelace") || text.contains("/home/");

@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use headroom_reports::{Check, MutantGrade, Outcome, OutputFolder, Report};
+use headroom_reports::{Check, MutantGrade, Outcome, OutputFolder, Provenance, Redaction, Report};
 
 use crate::bench::Place;
+use crate::cli::annotations::annotate;
 use crate::cli::args::MutantsArgs;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::place::{is_gpu, turn_on};
-use crate::cli::run::redaction;
+use crate::cli::redaction::redaction;
 use crate::cli::terminal::Terminal;
 use crate::gpu::{OpenGpu, Turn};
 use crate::mutants::{GradedThere, GradingError, grade, grade_on, graded_there};
@@ -31,11 +32,14 @@ pub(in crate::cli) fn mutants(
 ) -> Result<Exit, CliError> {
     let world = Arc::new(World::load(families)?);
     let folder = OutputFolder::open(&args.output)?;
+    let redaction = redaction(world.catalogue.families(), families, &args.output);
+    let from = provenance(arguments_of(args));
     let there = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
     let outcome = match &there {
         Some((families, turn)) => {
             let card = turn.open().ok_or_else(|| CliError::Unavailable("the GPU is not open".to_owned()))?;
-            let mut so_far = SoFar { args, card, folder: &folder, started: Instant::now(), grades: Vec::new() };
+            let output = (&folder, &redaction);
+            let mut so_far = SoFar { args, from: &from, card, output, started: Instant::now(), grades: Vec::new() };
             let mut unwritten = None;
             let graded = grade_on(&world, (families, card), &args.names, &mut |grade, of| {
                 so_far.grades.push(grade.clone());
@@ -50,7 +54,10 @@ pub(in crate::cli) fn mutants(
                 None => graded,
             }
         }
-        None => grade_simulated(&world, args, terminal),
+        None => grade_simulated(&world, args, terminal, &|| {
+            // A report that cannot be written now is complained of at the end.
+            let _ = folder.write_report(&Report::new(Provenance { stopped: true, ..from.clone() }), &redaction);
+        }),
     };
     let graded = match outcome {
         Ok(graded) => graded,
@@ -62,24 +69,31 @@ pub(in crate::cli) fn mutants(
     };
     print(&graded, terminal)?;
     let (verdict, survived) = (graded.report.verdict(), graded.report.survivors().next().is_some());
+    let mut written = Report::new(from);
+    written.mutants = Some(graded.report);
     if there.is_none() {
-        let mut written = Report::new(provenance(arguments_of(args)));
-        written.mutants = Some(graded.report);
-        folder.write_report(&written, &redaction())?;
+        folder.write_report(&written, &redaction)?;
     }
+    annotate(&written, false, terminal)?;
     terminal.line(format!("\nReport: {}", args.output.join("report.json").display()))?;
     terminal.line(verdict)?;
     Ok(if survived { Exit::CheckFailed } else { Exit::Success })
 }
 
+/// `begun` is called once the first is graded: what stands there from earlier checks says nothing of these, and a name that
+/// no decision has leaves it alone.
 fn grade_simulated(
     world: &Arc<World>,
     args: &MutantsArgs,
     terminal: &mut Terminal<'_>,
+    begun: &dyn Fn(),
 ) -> Result<GradedThere, GradingError> {
     let mut graded = 0;
     let report = grade(world, &args.names, &mut |grade, of| {
         graded += 1;
+        if graded == 1 {
+            begun();
+        }
         if terminal.is_interactive() {
             terminal.remark(format!("{graded}/{of} {}", grade.name));
         }
@@ -90,8 +104,9 @@ fn grade_simulated(
 /// What was graded on a GPU until now.
 struct SoFar<'a> {
     args: &'a MutantsArgs,
+    from: &'a Provenance,
     card: &'a OpenGpu,
-    folder: &'a OutputFolder,
+    output: (&'a OutputFolder, &'a Redaction),
     started: Instant,
     grades: Vec<MutantGrade>,
 }
@@ -107,7 +122,7 @@ impl SoFar<'_> {
         } else {
             survived.then(|| report.verdict())
         };
-        let mut written = Report::new(provenance(arguments_of(self.args)));
+        let mut written = Report::new(Provenance { stopped: done < all, ..self.from.clone() });
         written.devices.push(place.record());
         written.trials.push(Check {
             family: self.args.family.join(","),
@@ -117,9 +132,11 @@ impl SoFar<'_> {
             message,
             notes: not_seen,
             seconds: self.started.elapsed().as_secs_f64(),
+            report_id: None,
         });
         written.mutants = Some(report);
-        self.folder.write_report(&written, &redaction())?;
+        let (folder, redaction) = self.output;
+        folder.write_report(&written, redaction)?;
         Ok(())
     }
 }

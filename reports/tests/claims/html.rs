@@ -66,6 +66,7 @@ fn report() -> Report {
         message: Some(format!("{HOSTILE}\u{1b}[31m")),
         notes: vec![HOSTILE.into()],
         seconds: 1.0,
+        report_id: None,
     });
     report.mutants = Some(MutantReport {
         grades: vec![MutantGrade {

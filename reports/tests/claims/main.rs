@@ -9,6 +9,7 @@ mod import_public;
 mod import_windows;
 mod merging;
 mod recorded;
+mod redaction;
 mod report_files;
 mod ship;
 mod snapshots;
@@ -25,6 +26,7 @@ fn every_claim() -> impl Iterator<Item = &'static Claim> {
         import_public::ALL,
         import_windows::ALL,
         merging::ALL,
+        redaction::ALL,
         report_files::ALL,
         ship::ALL,
         snapshots::ALL,

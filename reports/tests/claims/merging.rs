@@ -1,7 +1,7 @@
 //! A merged report is the same whatever the order and grouping of its parts, and loses nothing of them.
 
 use headroom_reports::merge::{MergeError, merge};
-use headroom_reports::{Check, Outcome, Report, Trust};
+use headroom_reports::{Check, MutantGrade, MutantReport, Outcome, Report, Trust};
 
 use crate::recorded::{h200, provenance, published};
 
@@ -11,6 +11,9 @@ crate::claims![
     equal_windows_of_no_attempt_from_two_machines_stay_two,
     a_merged_report_reads_back_and_names_all_its_parts,
     reports_that_say_different_things_under_one_name_are_not_merged,
+    what_a_stopped_run_had_not_ended_gives_way_to_what_ended_later,
+    equal_trials_of_two_machines_stay_two,
+    a_mutant_graded_on_several_machines_is_graded_once_in_any_order,
 ];
 
 /// A change to a report.
@@ -28,6 +31,7 @@ fn parts() -> [Report; 3] {
             message: None,
             notes: Vec::new(),
             seconds: 0.5,
+            report_id: None,
         });
     }
     trials.windows = h200().windows.into_iter().take(3).collect();
@@ -87,6 +91,13 @@ fn a_merged_report_reads_back_and_names_all_its_parts() {
 
 fn reports_that_say_different_things_under_one_name_are_not_merged() {
     let [first, ..] = parts();
+    let [_, trials, _] = parts();
+    let mut contradicts = trials.clone();
+    contradicts.trials[0].outcome = Outcome::Passed;
+    for copies in [[trials.clone(), contradicts.clone()], [contradicts, trials]] {
+        let error = merge(&copies).unwrap_err().to_string();
+        assert!(error.contains("`trials`") && error.contains("sdxl::card::check 0"), "{error}");
+    }
     let changes: [(&str, Change); 3] = [
         ("where it comes from", |report| report.provenance[0].created = "2020-01-01T00:00:00Z".into()),
         ("run 0", |report| report.windows[0].window.cost_units += 1),
@@ -99,4 +110,63 @@ fn reports_that_say_different_things_under_one_name_are_not_merged() {
         assert!(error.to_string().contains("`h200`") && error.to_string().contains(what), "{error}");
     }
     assert_eq!(merge(&[]), Err(MergeError::Nothing));
+}
+
+/// The report of trials as it was written after so many of them.
+fn interim(whole: &Report, ended: usize) -> Report {
+    let mut interim = whole.clone();
+    interim.provenance[0].stopped = true;
+    for trial in &mut interim.trials[ended..] {
+        trial.outcome = Outcome::Ignored;
+        trial.message = Some("the run was stopped before its end".into());
+        trial.seconds = 0.0;
+    }
+    interim
+}
+
+fn what_a_stopped_run_had_not_ended_gives_way_to_what_ended_later() {
+    let [_, whole, _] = parts();
+    let final_alone = merge(std::slice::from_ref(&whole)).unwrap();
+    let (early, late) = (interim(&whole, 1), interim(&whole, 2));
+    for copies in [[early.clone(), whole.clone()], [whole.clone(), early.clone()]] {
+        assert_eq!(merge(&copies).unwrap(), final_alone);
+    }
+    let stopped = merge(&[late.clone(), early.clone()]).unwrap();
+    assert_eq!(stopped, merge(&[early, late]).unwrap());
+    assert!(stopped.is_stopped() && !stopped.holds());
+    let ended = stopped.trials.iter().filter(|trial| trial.message.is_none()).count();
+    assert_eq!((stopped.trials.len(), ended), (whole.trials.len(), 2));
+    assert_eq!(merge(&[stopped, whole]).unwrap(), final_alone);
+}
+
+fn equal_trials_of_two_machines_stay_two() {
+    let [_, one, _] = parts();
+    let mut two = one.clone();
+    two.provenance[0].report_id = "other trials".into();
+    let merged = merge(&[one.clone(), two.clone()]).unwrap();
+    assert_eq!(merged.trials.len(), one.trials.len() + two.trials.len());
+    assert_eq!(merge(&[two, merged.clone(), one.clone()]).unwrap(), merged);
+    // An older program did not say where the trials of a merged report come from.
+    let mut older = merge(&[one.clone(), h200()]).unwrap();
+    older.trials.iter_mut().for_each(|trial| trial.report_id = None);
+    assert_eq!(merge(&[older, one.clone()]).unwrap().trials.len(), one.trials.len());
+}
+
+fn a_mutant_graded_on_several_machines_is_graded_once_in_any_order() {
+    let graded = |id: &str, killed_by: &[&str], milliseconds| {
+        let mut report = Report::new(provenance(id, Trust::Ci));
+        let grade = MutantGrade {
+            name: "credit_left_out".into(),
+            killed_by: killed_by.iter().map(ToString::to_string).collect(),
+            milliseconds,
+            ..MutantGrade::default()
+        };
+        report.mutants = Some(MutantReport { grades: vec![grade] });
+        report
+    };
+    let [one, two, three] = [graded("1", &["a"], 5), graded("2", &["a", "b"], 9), graded("3", &[], 7)];
+    let merged = merge(&[one.clone(), two.clone(), three.clone()]).unwrap();
+    assert_eq!(merged.mutants.as_ref().unwrap().verdict(), "1 graded, 1 killed, 0 survived");
+    assert_eq!(merge(&[three.clone(), two.clone(), one.clone()]).unwrap(), merged);
+    assert_eq!(merge(&[two, merge(&[three, one]).unwrap()]).unwrap(), merged);
 }

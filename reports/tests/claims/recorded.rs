@@ -65,6 +65,7 @@ pub(crate) fn provenance(report_id: &str, trust: Trust) -> Provenance {
         arguments: Vec::new(),
         trust,
         withdrawn: None,
+        stopped: false,
     }
 }
 

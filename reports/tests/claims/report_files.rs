@@ -14,9 +14,12 @@ crate::claims![
     no_file_names_a_person_or_an_absolute_path,
     a_folder_has_one_owner_at_a_time,
     a_write_that_fails_leaves_the_old_file_and_no_other,
+    what_a_killed_writer_left_is_removed_and_nothing_else,
     a_report_that_cannot_be_used_is_refused_by_name_and_left_alone,
     a_newer_report_that_is_still_readable_is_read,
     junit_says_what_failed_and_never_that_an_ignored_trial_passed,
+    every_file_of_a_stopped_run_says_so_first_and_none_says_that_all_holds,
+    a_run_of_which_every_trial_was_ignored_is_not_said_to_hold,
     the_summary_starts_with_the_verdict_and_the_failures,
     a_summary_of_a_hundred_thousand_failures_still_fits,
 ];
@@ -30,6 +33,7 @@ fn trial(check: &str, outcome: Outcome, message: Option<&str>) -> Check {
         message: message.map(str::to_owned),
         notes: Vec::new(),
         seconds: 0.25,
+        report_id: None,
     }
 }
 
@@ -42,6 +46,7 @@ fn report() -> Report {
         arguments: vec!["run".into(), "--output".into(), "/home/lovelace/out".into()],
         trust: Trust::Maintainer,
         withdrawn: None,
+        stopped: false,
     };
     let mut report = Report::new(provenance);
     let imported = crate::recorded::recording("warm-server.jsonl");
@@ -56,13 +61,17 @@ fn report() -> Report {
         trial("plan", Outcome::Passed, None),
         trial("demand", Outcome::Failed, Some("12 MiB over in /home/lovelace/headroom/x.rs <b>\u{1b}[31m")),
         trial("gpu", Outcome::Ignored, Some("no GPU")),
-        trial("lease", Outcome::Busy, Some("held by another process")),
+        trial("lease", Outcome::Busy, Some("held by another process, not by /srv/Ada Lovelace/w.safetensors")),
     ];
     report
 }
 
 fn redaction() -> Redaction {
-    Redaction { root: Some("/home/lovelace/headroom".into()), names: vec!["lovelace".into()] }
+    Redaction {
+        root: Some("/home/lovelace/headroom".into()),
+        known: vec![("/srv/Ada Lovelace/w.safetensors".into(), "<weights>".into())],
+        names: vec!["lovelace".into()],
+    }
 }
 
 fn a_written_report_reads_back_and_every_window_has_its_demand() {
@@ -86,7 +95,8 @@ fn no_file_names_a_person_or_an_absolute_path() {
     let output = OutputFolder::open(folder.path()).unwrap();
     for file in output.write_report(&report(), &redaction()).unwrap() {
         let text = std::fs::read_to_string(&file).unwrap();
-        assert!(!text.contains("lovelace") && !text.contains("/home"), "{}", file.display());
+        let named = ["lovelace", "Lovelace", "/home", "/srv"].into_iter().any(|name| text.contains(name));
+        assert!(!named, "{}", file.display());
     }
     let read = read_report(&folder.path().join("report.json")).unwrap();
     assert!(read.trials[1].message.as_ref().unwrap().contains("in x.rs"));
@@ -122,6 +132,27 @@ fn a_write_that_fails_leaves_the_old_file_and_no_other() {
     let mut seen = String::new();
     std::io::Read::read_to_string(&mut reader, &mut seen).unwrap();
     assert_eq!(seen, "old");
+}
+
+fn what_a_killed_writer_left_is_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in [".headroom-a1B2c3", ".headroom-living", ".headroomrc", "report.json"] {
+        std::fs::write(at(name), name).unwrap();
+    }
+    // A writer that lives holds the lock on what it writes.
+    let living = std::fs::File::open(at(".headroom-living")).unwrap();
+    living.lock().unwrap();
+    let first = OutputFolder::open(folder.path()).unwrap();
+    assert!(!at(".headroom-a1B2c3").exists());
+    for name in [".headroom-living", ".headroomrc", "report.json"] {
+        assert_eq!(std::fs::read_to_string(at(name)).unwrap(), name);
+    }
+    // Nobody takes anything from a folder that another process owns.
+    std::fs::write(at(".headroom-a1B2c3"), "").unwrap();
+    assert!(OutputFolder::open(folder.path()).is_err());
+    assert!(at(".headroom-a1B2c3").exists());
+    drop((first, living));
 }
 
 fn a_report_that_cannot_be_used_is_refused_by_name_and_left_alone() {
@@ -161,6 +192,55 @@ fn junit_says_what_failed_and_never_that_an_ignored_trial_passed() {
     assert!(xml.contains(r#"tests="4" skipped="1" failures="1" errors="1""#), "{xml}");
     assert!(xml.contains(r#"<testsuite name="sdxl::card""#), "{xml}");
     assert!(xml.contains("12 MiB over") && !xml.contains("<b>") && !xml.contains('\u{1b}'), "{xml}");
+}
+
+/// Every file of a report with the place where its head ends.
+fn heads(report: &Report) -> Vec<(String, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let files = OutputFolder::open(folder.path()).unwrap().write_report(report, &Redaction::default()).unwrap();
+    files
+        .iter()
+        .map(|file| {
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read_to_string(file).unwrap())
+        })
+        .collect()
+}
+
+fn every_file_of_a_stopped_run_says_so_first_and_none_says_that_all_holds() {
+    let mut stopped = report();
+    stopped.provenance[0].stopped = true;
+    stopped.trials.retain(|trial| matches!(trial.outcome, Outcome::Passed | Outcome::Ignored));
+    let merged = headroom_reports::merge::merge(std::slice::from_ref(&stopped)).unwrap();
+    for report in [stopped, merged] {
+        assert!(!report.holds());
+        for (name, text) in heads(&report) {
+            assert!(!text.contains("all holds"), "{name}");
+            let (says, before) = match name.as_str() {
+                "report.json" => ("\"stopped\": true", "\"devices\""),
+                "junit.xml" => ("was stopped before its end", "<testsuite name=\"sdxl"),
+                "summary.md" => ("# headroom: the run was stopped before its end", "\n"),
+                _ => ("<title>headroom: the run was stopped before its end</title>", "<body>"),
+            };
+            let head = text.find(before).map_or(text.as_str(), |end| &text[..end]);
+            assert!(head.contains(says), "{name}: {head}");
+        }
+        assert!(junit::to_xml(&report).unwrap().contains(r#"tests="3" skipped="1" failures="0" errors="1""#));
+    }
+    let mut failed = report();
+    failed.provenance[0].stopped = true;
+    assert!(summary::to_markdown(&failed).starts_with("# headroom: something does not hold, and the run was stopped"));
+}
+
+fn a_run_of_which_every_trial_was_ignored_is_not_said_to_hold() {
+    let mut report = report();
+    report.trials.retain(|trial| trial.outcome == Outcome::Ignored);
+    for (name, text) in heads(&report) {
+        assert!(!text.contains("all holds"), "{name}");
+    }
+    assert!(summary::to_markdown(&report).starts_with("# headroom: nothing could be run: every trial was ignored"));
+    // Nothing is known to be wrong either.
+    assert!(report.holds() && junit::to_xml(&report).unwrap().contains(r#"skipped="1" failures="0" errors="0""#));
 }
 
 fn the_summary_starts_with_the_verdict_and_the_failures() {

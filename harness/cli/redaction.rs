@@ -1,0 +1,34 @@
+//! What must not be in a report of this process: its machine's names and the places that it was told of.
+
+use std::path::{Path, PathBuf};
+
+use headroom_family::Family;
+use headroom_reports::Redaction;
+
+/// This process's names and places. `families` is the folder of `--families`, `output` where the report goes.
+pub(super) fn redaction(known: &[Family], families: Option<&Path>, output: &Path) -> Redaction {
+    let names = ["USER", "LOGNAME", "HOSTNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let root = std::env::current_dir().ok();
+    let mut places: Vec<(PathBuf, String)> = Vec::new();
+    places.extend(std::env::home_dir().map(|home| (home, "<home>".to_owned())));
+    places.extend(families.map(|folder| (folder.to_owned(), "<families>".to_owned())));
+    places.push((output.to_owned(), "<output>".to_owned()));
+    places.extend(known.iter().flat_map(weights));
+    // Messages name a place as it was given, as an absolute path, or as the system resolves it.
+    let forms = places.into_iter().flat_map(|(path, words)| {
+        let resolved = [std::path::absolute(&path).ok(), path.canonicalize().ok()];
+        std::iter::once(path).chain(resolved.into_iter().flatten()).map(move |path| (path, words.clone()))
+    });
+    // What lies below the root is named relative to it.
+    let outside = |path: &Path| root.as_ref().is_none_or(|root| !path.starts_with(root) || root.file_name().is_none());
+    let known = forms.filter(|(path, _)| outside(path)).collect();
+    Redaction { root, known, names: names.collect() }
+}
+
+/// The files of a family's weights.
+fn weights(family: &Family) -> impl Iterator<Item = (PathBuf, String)> {
+    family.models.iter().filter_map(|model| {
+        let path = model.safetensors.clone()?;
+        Some((path, format!("<weights of {} {}>", family.name, model.key)))
+    })
+}
