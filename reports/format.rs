@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::report::Report;
 
 /// The version this program writes and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+///
+/// Version 2 added whether a run was stopped, and in merged reports which report a trial comes from.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Two numbers at the head of a report. A change that older programs survive raises `version` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

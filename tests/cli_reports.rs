@@ -70,11 +70,12 @@ fn a_folder_with_a_space_in_its_name_is_in_no_file() {
     assert_ne!(with_weights, right);
     std::fs::write(families.join("taesd.yaml"), with_weights).unwrap();
     let output = folder.path().join("report");
-    let options = ["--families", text(&families), "--family", "taesd", "--device", "8gib"];
+    let options = ["--families", text(&families), "--family", "taesd", "--device", "8gib", "--json"];
     let ran = run(&output, &options).current_dir(&home).env("HOME", &home).env("USER", "jane").output().unwrap();
     assert_eq!(ran.status.code(), Some(1), "{}", said(&ran));
     assert!(said(&ran).contains("w.safetensors"), "{}", said(&ran));
-    for (file, bytes) in contents(&output) {
+    let printed = (PathBuf::from("standard output"), ran.stdout.clone());
+    for (file, bytes) in contents(&output).into_iter().chain([printed]) {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         assert!(!text.contains("Jane") && !text.contains("Doe"), "{}: {text}", file.display());
     }

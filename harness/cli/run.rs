@@ -59,7 +59,7 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     progress.finish();
     let written = folder.write_report(&report, &redaction)?;
     if args.json {
-        terminal.json(&report)?;
+        terminal.json(&redaction.report(&report))?;
     } else {
         print(&report, terminal)?;
         let names = written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
