@@ -1,7 +1,7 @@
 //! The operation that a command line means: whose, at which size, run how.
 
-use headroom_base::{AllocatorKind, Case, DType, HardEnvironment, Operation};
-use headroom_family::{Architecture, Family, Model};
+use headroom_base::{AllocatorKind, Case, DType, Extent, HardEnvironment, Operation};
+use headroom_family::{Architecture, Family, Misfit, Model};
 use headroom_runners::programs::{self, Execution, Unsupported};
 
 use super::args::{CaseArgs, SizedArgs};
@@ -71,14 +71,23 @@ impl<'a> Chosen<'a> {
         Ok(chosen)
     }
 
-    /// An operation without a program is priced all the same; a size that the operation cannot have is a mistake.
+    /// An operation without a program is priced all the same; a size that the operation cannot have is a mistake, and so
+    /// is one of which it would give the whole latents alone. An encode takes any and leaves the rest out.
     fn has_such_a_case(&self, architecture: &Architecture) -> Result<(), CliError> {
         match programs::program(architecture, &self.case, &self.execution(AllocatorKind::Native)) {
             Err(error @ (Unsupported::Extent { .. } | Unsupported::Tiling { .. })) => {
-                Err(CliError::Value(error.to_string()))
+                return Err(CliError::Value(error.to_string()));
             }
-            Err(Unsupported::Operation { .. } | Unsupported::Parameter { .. }) | Ok(_) => Ok(()),
+            Err(Unsupported::Operation { .. } | Unsupported::Parameter { .. }) | Ok(_) => {}
         }
+        if let (Operation::VaeDecode | Operation::Denoise, Extent::Pixels { width, height, frames }) =
+            (self.case.operation, self.case.extent)
+            && let Some(Misfit { message, help }) = self.family.misfit(self.model, [width, height, frames])
+        {
+            let help = help.map(|help| format!(": {help}")).unwrap_or_default();
+            return Err(CliError::Value(format!("{message}{help}")));
+        }
+        Ok(())
     }
 
     /// The software it runs in.

@@ -168,7 +168,8 @@ impl From<&AutoencoderKlFlux2> for ImageAutoencoder {
             mid_block_add_attention: numbers.mid_block_add_attention,
         };
         let decoder = numbers.decoder_block_out_channels.as_ref().unwrap_or(&numbers.block_out_channels);
-        let patch = u64::from(numbers.patch_size * numbers.patch_size * numbers.latent_channels);
+        let side = u64::from(numbers.patch_size);
+        let patch = side * side * u64::from(numbers.latent_channels);
         Self { patch_statistics: Some(patch), ..Self::new(&shared, decoder) }
     }
 }
@@ -234,6 +235,9 @@ impl Model for ImageAutoencoder {
     fn run(&self, recorder: &Recorder, request: Request<'_>) -> Result<Vec<Tensor>, Unsupported> {
         let [width, height] = request.image(self.scale)?;
         let batch = request.batch();
+        if request.case.tiling.is_none() {
+            request.attends(1, (width / self.scale) * (height / self.scale))?;
+        }
         match request.case.operation {
             Operation::VaeDecode => {
                 let sizes = [batch, self.latent_channels, height / self.scale, width / self.scale];

@@ -164,6 +164,7 @@ impl Model for ClipText {
         if tokens > most {
             return Err(request.no_such_extent(format!("at most {most} tokens")));
         }
+        request.attends(u64::from(self.numbers.num_attention_heads), tokens)?;
         let (batch, channels) = (request.batch(), self.norm.channels);
         let vocabulary = u64::from(self.numbers.vocab_size);
         let ids = recorder.input_of("input_ids", &[batch, tokens], Element::Int64, Filling::Below(vocabulary));

@@ -1,7 +1,7 @@
 //! From an architecture and a case to its program, and to its weights.
 
 use headroom_base::{Case, DType, Extent, Operation};
-use headroom_family::Architecture;
+use headroom_family::{Architecture, MOST_FRAMES, MOST_ITEMS, MOST_SIDE};
 
 use super::autoencoder_kl::ImageAutoencoder;
 use super::autoencoder_tiny::TinyAutoencoder;
@@ -61,11 +61,8 @@ pub enum Unsupported {
     },
 }
 
-/// The longest side or text, and the longest clip: beyond them no model has an input.
-const MOST_SIDE: u64 = 1 << 16;
-const MOST_FRAMES: u64 = 1 << 14;
-/// The most pixels or tokens at once, 16 images of the largest size: sums of bytes stay below 2^64.
-const MOST_ITEMS: u128 = 1 << 36;
+/// The most scores of attention at once, which some kernels write down: sums of their bytes stay below 2^64.
+const MOST_SCORES: u128 = 1 << 58;
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +108,15 @@ impl Request<'_> {
         let items = extent.iter().copied().map(u128::from).product::<u128>() * u128::from(self.case.batch);
         if items > MOST_ITEMS {
             return Err(self.no_such_extent(format!("at most {MOST_ITEMS} pixels or tokens at once")));
+        }
+        Ok(())
+    }
+
+    /// Refuses attention of so many heads over so many tokens where not even a number of bytes could say its scores.
+    pub(super) fn attends(&self, heads: u64, tokens: u64) -> Result<(), Unsupported> {
+        let scores = [heads, tokens, tokens, self.batch()].into_iter().map(u128::from).fold(1, u128::saturating_mul);
+        if scores > MOST_SCORES {
+            return Err(self.no_such_extent(format!("at most {MOST_SCORES} scores of attention at once")));
         }
         Ok(())
     }

@@ -49,6 +49,7 @@ pub fn small(architecture: &Architecture) -> Architecture {
         Architecture::Unet2dCondition(numbers) => Architecture::Unet2dCondition(unet(numbers)),
         Architecture::FluxTransformer(numbers) => Architecture::FluxTransformer(FluxTransformer {
             in_channels: 16,
+            out_channels: numbers.out_channels.map(|_| 8),
             num_layers: 1,
             num_single_layers: 1,
             num_attention_heads: 2,

@@ -23,7 +23,7 @@ pub(super) struct T5 {
 
 impl From<&T5Encoder> for T5 {
     fn from(numbers: &T5Encoder) -> Self {
-        let (channels, inner) = (u64::from(numbers.d_model), u64::from(numbers.num_heads * numbers.d_kv));
+        let (channels, inner) = (u64::from(numbers.d_model), u64::from(numbers.num_heads) * u64::from(numbers.d_kv));
         let fed = u64::from(numbers.d_ff);
         Self {
             numbers: numbers.clone(),
@@ -273,6 +273,7 @@ impl Model for T5 {
             return Err(request.no_such_operation("text_encode"));
         }
         let (batch, tokens) = (request.batch(), request.tokens()?);
+        request.attends(u64::from(self.numbers.num_heads), tokens)?;
         let (rows, channels) = (u64::from(self.numbers.vocab_size), u64::from(self.numbers.d_model));
         let ids = recorder.input_of("input_ids", &[batch, tokens], Element::Int64, Filling::Below(rows));
         let table = recorder.parameter("shared.weight", Shape::contiguous(&[rows, channels]));

@@ -266,6 +266,10 @@ impl Model for Unet {
         let batch = request.batch();
         let channels = u64::from(self.numbers.in_channels);
         let sizes = [batch, channels, height / LATENT_PIXELS, width / LATENT_PIXELS];
+        let levels = self.numbers.attention_heads.iter().zip(&self.numbers.transformer_layers_per_block).enumerate();
+        for (level, (heads, _)) in levels.filter(|(_, (_, layers))| **layers > 0) {
+            request.attends(u64::from(*heads), (sizes[2] >> level) * (sizes[3] >> level))?;
+        }
         let sample = recorder.input("sample", &sizes);
         let text_sizes = [batch, u64::from(self.numbers.text_tokens), u64::from(self.numbers.cross_attention_dim)];
         let text = recorder.input("encoder_hidden_states", &text_sizes);

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the tables that these tests print are what the README quotes")]
 
 mod programs {
+    mod bounds;
     mod cases;
     mod computations;
     mod convolutions;

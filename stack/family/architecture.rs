@@ -1,14 +1,13 @@
 //! The architectures a program can be derived from, each as the numbers that its reference configuration file holds.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// A model whose operations are known layer by layer.
 ///
-/// Numbers that are left out take the value that the published models share, which is diffusers' or
-/// transformers' own default except where a field says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+/// The default of each kind is one published model, which its line is named after. A family file knows nothing of it:
+/// what may be left out there, and what it is then, is said where files are read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Architecture {
     /// diffusers' `AutoencoderKL`: Stable Diffusion, SDXL, SD3, FLUX.1, CogView4, Z-Image.
     AutoencoderKl(AutoencoderKl),
@@ -60,15 +59,14 @@ impl Architecture {
     }
 }
 
-/// An image autoencoder of residual blocks with one attention block in the middle.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// An image autoencoder of residual blocks with one attention block in the middle. The default is SDXL's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AutoencoderKl {
     /// Channels of the image.
     pub image_channels: u32,
     /// Channels of a latent.
     pub latent_channels: u32,
-    /// Channels of each level, largest resolution first. Published models have four levels, diffusers' default one.
+    /// Channels of each level, largest resolution first.
     pub block_out_channels: Vec<u32>,
     /// Residual blocks of an encoder level; a decoder level has one more.
     pub layers_per_block: u32,
@@ -98,8 +96,7 @@ impl Default for AutoencoderKl {
 }
 
 /// The FLUX.2 autoencoder: an image autoencoder whose latents are normalised in patches outside the measured operation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AutoencoderKlFlux2 {
     /// Channels of the image.
     pub image_channels: u32,
@@ -141,8 +138,7 @@ impl Default for AutoencoderKlFlux2 {
 }
 
 /// A video autoencoder of causal 3-D convolutions that keeps the last frames of every layer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct CausalAutoencoder {
     /// Channels of the image.
     pub image_channels: u32,
@@ -175,8 +171,7 @@ impl Default for CausalAutoencoder {
 }
 
 /// A distilled image autoencoder of plain convolutions.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AutoencoderTiny {
     /// Channels of the image.
     pub image_channels: u32,
@@ -205,9 +200,8 @@ impl Default for AutoencoderTiny {
     }
 }
 
-/// A denoising UNet with cross-attention to a text. The defaults are SDXL's.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// A denoising UNet with cross-attention to a text. The default is SDXL's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Unet2dCondition {
     /// Channels of the latents it takes.
     pub in_channels: u32,
@@ -257,12 +251,13 @@ impl Default for Unet2dCondition {
     }
 }
 
-/// A transformer of joint and single blocks over image and text tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// A transformer of joint and single blocks over image and text tokens. The default is FLUX.1-dev's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct FluxTransformer {
-    /// Channels of a patch of latents.
+    /// Channels of a patch of latents, with all that is joined to it.
     pub in_channels: u32,
+    /// Channels of the patch it gives, where they differ.
+    pub out_channels: Option<u32>,
     /// Joint blocks.
     pub num_layers: u32,
     /// Single blocks.
@@ -275,7 +270,7 @@ pub struct FluxTransformer {
     pub joint_attention_dim: u32,
     /// Channels of the pooled text embedding.
     pub pooled_projection_dim: u32,
-    /// Whether a guidance scale is embedded (FLUX.1-dev; diffusers' default is false).
+    /// Whether a guidance scale is embedded (FLUX.1-dev).
     pub guidance_embeds: bool,
     /// Tokens of the text that a denoise step is given.
     pub text_tokens: u32,
@@ -285,6 +280,7 @@ impl Default for FluxTransformer {
     fn default() -> Self {
         Self {
             in_channels: 64,
+            out_channels: None,
             num_layers: 19,
             num_single_layers: 38,
             attention_head_dim: 128,
@@ -297,9 +293,8 @@ impl Default for FluxTransformer {
     }
 }
 
-/// CLIP's text encoder. The defaults are SDXL's second one, CLIP-G.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// CLIP's text encoder. The default is SDXL's second one, CLIP-G.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ClipTextEncoder {
     /// Rows of the token table.
     pub vocab_size: u32,
@@ -334,9 +329,8 @@ impl Default for ClipTextEncoder {
     }
 }
 
-/// T5's encoder. The defaults are T5 1.1 XXL.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// T5's encoder. The default is T5 1.1 XXL.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct T5Encoder {
     /// Rows of the token table.
     pub vocab_size: u32,

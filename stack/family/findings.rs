@@ -73,6 +73,14 @@ impl<'t> Findings<'t> {
         self.problems.borrow().is_empty()
     }
 
+    /// Whether something was wrong in a field or below it, named as people read it.
+    pub(crate) fn any_within(&self, field: &str) -> bool {
+        self.problems.borrow().iter().any(|problem| {
+            let rest = problem.field.strip_prefix(field);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
     /// Everything that was wrong, in the order of the file.
     pub(crate) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();

@@ -1,6 +1,7 @@
 //! Family files: what a model family is, as data a contributor can write.
 
 pub mod architecture;
+mod bounds;
 mod check;
 pub mod family;
 mod files;
@@ -13,9 +14,11 @@ mod raw;
 mod reader;
 pub mod scenario;
 mod schema;
+mod sizes;
 mod words;
 
 pub use architecture::Architecture;
+pub use bounds::{MOST_FRAMES, MOST_ITEMS, MOST_SIDE};
 pub use family::{
     CalibrationLine, CalibrationSpec, Checks, Family, Model, OverReservation, PartlyResident, PipelineStep,
     SimulatedDevice, TilingNeeded, Weights,
@@ -27,4 +30,5 @@ pub use scenario::{
     ScenarioModel, ScenarioStep,
 };
 pub use schema::json_schema;
+pub use sizes::Misfit;
 pub use words::{ParseSizeError, Size};

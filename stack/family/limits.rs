@@ -2,10 +2,14 @@
 
 use headroom_base::Operation;
 
-use crate::architecture::{Architecture, AutoencoderTiny, CausalAutoencoder, Unet2dCondition};
+use crate::architecture::{Architecture, AutoencoderTiny, CausalAutoencoder, FluxTransformer, Unet2dCondition};
 
-/// The largest number in an architecture or a size: products of them stay far inside 64 bits.
-pub(crate) const MOST: u64 = 1 << 20;
+/// Size numbers that a UNet embeds beside the pooled text: original size, crop and target size.
+const SIZE_NUMBERS: u64 = 6;
+/// Latents in the patch that FLUX.1 takes as one token.
+const PATCH_LATENTS: u32 = 4;
+/// Channels of a patch of FLUX.1-Fill's mask, whose 8×8 pixels a latent become channels.
+const MASK_CHANNELS: u32 = 256;
 
 impl Architecture {
     /// Whether models of this architecture run an operation.
@@ -69,7 +73,8 @@ impl Architecture {
             }
             Self::AutoencoderKlQwenImage(vae) | Self::AutoencoderKlWan(vae) => causal(vae, &mut found),
             Self::AutoencoderTiny(vae) => tiny(vae, &mut found),
-            Self::Unet2dCondition(unet) => unet_levels(unet, &mut found),
+            Self::Unet2dCondition(unet) => unet_numbers(unet, &mut found),
+            Self::FluxTransformer(flux) => flux_patches(flux, &mut found),
             Self::ClipTextEncoder(text) if !text.hidden_size.is_multiple_of(text.num_attention_heads.max(1)) => {
                 let heads = text.num_attention_heads;
                 found.push((
@@ -116,12 +121,85 @@ fn tiny(vae: &AutoencoderTiny, found: &mut Found) {
     levels("decoder_block_out_channels", &vae.decoder_block_out_channels, stages, found);
     levels("num_encoder_blocks", &vae.num_encoder_blocks, stages, found);
     levels("num_decoder_blocks", &vae.num_decoder_blocks, stages, found);
+    // diffusers builds such a model, and its first image fails: each stage begins with a convolution of its own channels.
+    for (field, channels) in [
+        ("encoder_block_out_channels", &vae.encoder_block_out_channels),
+        ("decoder_block_out_channels", &vae.decoder_block_out_channels),
+    ] {
+        if channels.windows(2).any(|pair| pair[0] != pair[1]) {
+            found.push((field, "its stages have all the same channels".to_owned()));
+        }
+    }
 }
 
-fn unet_levels(unet: &Unet2dCondition, found: &mut Found) {
-    grouped("block_out_channels", &unet.block_out_channels, unet.norm_num_groups, found);
-    levels("transformer_layers_per_block", &unet.transformer_layers_per_block, unet.block_out_channels.len(), found);
-    levels("attention_heads", &unet.attention_heads, unet.block_out_channels.len(), found);
+fn unet_numbers(unet: &Unet2dCondition, found: &mut Found) {
+    let channels = &unet.block_out_channels;
+    grouped("block_out_channels", channels, unet.norm_num_groups, found);
+    if let Some(odd) = channels.first().filter(|first| !first.is_multiple_of(2)) {
+        found.push((
+            "block_out_channels",
+            format!("{odd} channels of the first level: a time step has sines and cosines"),
+        ));
+    }
+    levels("transformer_layers_per_block", &unet.transformer_layers_per_block, channels.len(), found);
+    levels("attention_heads", &unet.attention_heads, channels.len(), found);
+    // The middle attends with the last level's heads.
+    let attends = |level: usize| {
+        level + 1 == channels.len() || unet.transformer_layers_per_block.get(level).is_some_and(|layers| *layers > 0)
+    };
+    for (level, (channels, heads)) in channels.iter().zip(&unet.attention_heads).enumerate() {
+        if attends(level) && !channels.is_multiple_of((*heads).max(1)) {
+            found.push(("attention_heads", format!("{channels} channels do not divide into {heads} heads")));
+        }
+    }
+    let Some(width) = unet.projection_class_embeddings_input_dim else { return };
+    let number = u64::from(unet.addition_time_embed_dim);
+    if !number.is_multiple_of(2) {
+        found.push(("addition_time_embed_dim", format!("{number} channels: a number has as many sines as cosines")));
+    }
+    if u64::from(width) <= SIZE_NUMBERS * number {
+        let message =
+            format!("{width} leave nothing for the text: {SIZE_NUMBERS} sizes take {}", SIZE_NUMBERS * number);
+        found.push(("projection_class_embeddings_input_dim", message));
+    }
+}
+
+fn flux_patches(flux: &FluxTransformer, found: &mut Found) {
+    for (field, channels) in [("in_channels", Some(flux.in_channels)), ("out_channels", flux.out_channels)] {
+        if let Some(channels) = channels.filter(|channels| !channels.is_multiple_of(PATCH_LATENTS)) {
+            found.push((field, format!("{channels} channels are no patches of {PATCH_LATENTS} latents each")));
+        }
+    }
+}
+
+impl Architecture {
+    /// Channels of the latents that a VAE gives; nothing for other models.
+    pub(crate) const fn latent_channels(&self) -> Option<u32> {
+        match self {
+            Self::AutoencoderKl(vae) => Some(vae.latent_channels),
+            Self::AutoencoderKlFlux2(vae) => Some(vae.latent_channels),
+            Self::AutoencoderKlQwenImage(vae) | Self::AutoencoderKlWan(vae) => Some(vae.z_dim),
+            Self::AutoencoderTiny(vae) => Some(vae.latent_channels),
+            _ => None,
+        }
+    }
+
+    /// Whether a pipeline is known in which a denoiser takes latents of so many channels, of this many channels in all:
+    /// alone, with up to three more of other images, or with a mask, a depth or a small image beside them.
+    pub(crate) fn takes_latents(&self, latents: u32) -> Option<bool> {
+        match self {
+            Self::Unet2dCondition(unet) => {
+                let taken = unet.in_channels;
+                let images = taken.is_multiple_of(latents) && taken / latents <= 4;
+                Some(images || [2 * latents + 1, latents + 1, latents + 3].contains(&taken))
+            }
+            Self::FluxTransformer(flux) => {
+                let (taken, patch) = (flux.in_channels, PATCH_LATENTS * latents);
+                Some(taken.is_multiple_of(patch) && taken / patch <= 2 || taken == 2 * patch + MASK_CHANNELS)
+            }
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -65,10 +65,21 @@ impl Value {
             Self::Bool(value) => format!("`{value}`"),
             Self::Unsigned(value) => format!("the number `{value}`"),
             Self::Signed(value) => format!("the number `{value}`"),
-            Self::Float(value) => format!("the number `{value}`"),
+            // With its point: `23.0` would be shown as the whole number that was expected.
+            Self::Float(value) => format!("the number `{value:?}`"),
             Self::Text(value) => format!("the text `{}`", shortened(value)),
             Self::List(_) => "a list".to_owned(),
             Self::Map(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+impl Value {
+    /// A text or a mapping as messages quote it in a line.
+    pub(crate) fn plain(&self) -> String {
+        match self {
+            Self::Text(value) => shortened(value),
+            other => other.kind(),
         }
     }
 }

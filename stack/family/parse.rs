@@ -8,7 +8,7 @@ use crate::check::{self, Checker};
 use crate::family::Family;
 use crate::files::{NamedFile, Source, family_files, mistakes_of_all, mistakes_of_one};
 use crate::findings::Findings;
-use crate::node::{Node, Value};
+use crate::node::{Node, Place, Value};
 use crate::problem::{FamilyError, Problem};
 use crate::raw::RawFamily;
 use crate::reader::Reader;
@@ -30,12 +30,17 @@ impl Family {
     /// # Errors
     /// [`FamilyError::Invalid`] with every mistake that was found, in the order of the file.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, FamilyError> {
-        Self::parse_with(text, file_name, Recordings::Any)
+        Self::parse_with((text, file_name), Recordings::Any, None)
     }
 
-    fn parse_with(text: &str, file_name: &str, recordings: Recordings<'_>) -> Result<Self, FamilyError> {
+    /// `folder` is where the file lies, if the text is that of a file.
+    fn parse_with(
+        (text, file_name): (&str, &str),
+        recordings: Recordings<'_>,
+        folder: Option<&Path>,
+    ) -> Result<Self, FamilyError> {
         let findings = Findings::new(file_name, text);
-        let family = read(text, &findings, recordings);
+        let family = read(text, &findings, recordings, folder);
         match family {
             Some(family) if findings.is_empty() => Ok(family),
             _ => Err(FamilyError::Invalid { problems: findings.into_problems() }),
@@ -54,7 +59,7 @@ impl Family {
         let siblings = Source::beside(path);
         let others = siblings.iter().filter_map(Source::named).collect();
         let misnamed = own.named().map(|own| mistakes_of_one(own, others)).unwrap_or_default();
-        let result = Self::parse_with(&own.text, &own.file, recordings);
+        let result = Self::parse_with((&own.text, &own.file), recordings, path.parent());
         let mut families = gather([result], misnamed)?;
         Ok(families.swap_remove(0))
     }
@@ -79,7 +84,8 @@ impl Family {
         }
         let named: Vec<NamedFile<'_>> = sources.iter().filter_map(Source::named).collect();
         problems.extend(mistakes_of_all(&named));
-        gather(sources.iter().map(|source| Self::parse_with(&source.text, &source.file, recordings)), problems)
+        let parsed = sources.iter().map(|own| Self::parse_with((&own.text, &own.file), recordings, Some(folder)));
+        gather(parsed, problems)
     }
 
     /// The families that are compiled in: the `families/` folder of the source.
@@ -117,17 +123,20 @@ fn gather(
     Err(FamilyError::Invalid { problems })
 }
 
-fn read(text: &str, findings: &Findings<'_>, recordings: Recordings<'_>) -> Option<Family> {
+fn read(text: &str, findings: &Findings<'_>, recordings: Recordings<'_>, folder: Option<&Path>) -> Option<Family> {
     let root = match Node::parse(text) {
         Ok(root) => root,
         Err(unreadable) => {
-            let help = help_for(text, unreadable.place.line);
-            findings.add(
-                unreadable.place,
-                String::new(),
-                format!("not readable as YAML: {}", unreadable.message),
-                help,
-            );
+            let message = format!("not readable as YAML: {}", unreadable.message);
+            match tab_near(text, unreadable.place.line) {
+                Some(tab) => {
+                    let help = "YAML indents with spaces, never with tabs".to_owned();
+                    findings.add(tab, String::new(), message, Some(help));
+                }
+                None => {
+                    findings.add(unreadable.place, String::new(), message, open_bracket(text, unreadable.place.line))
+                }
+            }
             return None;
         }
     };
@@ -137,17 +146,21 @@ fn read(text: &str, findings: &Findings<'_>, recordings: Recordings<'_>) -> Opti
         return None;
     }
     let raw = RawFamily::deserialize(Reader::new(&root, findings)).ok()?;
-    Some(check::family(raw, Checker { root: &root, findings, recordings }))
+    Some(check::family(raw, Checker { root: &root, findings, recordings, folder }))
+}
+
+/// The first tab that indents, of the line that is no YAML or one beside it: the reader stops before it or after.
+fn tab_near(text: &str, line: usize) -> Option<Place> {
+    let lines = text.lines().enumerate().skip(line.saturating_sub(2)).take(3);
+    lines.into_iter().find_map(|(number, line)| {
+        let indent = line.chars().take_while(|character| character.is_whitespace()).collect::<Vec<_>>();
+        let column = indent.iter().position(|character| *character == '\t')?;
+        Some(Place { line: number + 1, column: column + 1, length: 1 })
+    })
 }
 
 /// What people most often did where the text is no YAML.
-fn help_for(text: &str, line: usize) -> Option<String> {
-    let indent = |line: &'_ str| line.len() - line.trim_start().len();
-    let here = text.lines().nth(line.saturating_sub(1))?;
-    let before = text.lines().nth(line.saturating_sub(2)).unwrap_or_default();
-    if [here, before].into_iter().any(|line| line[..indent(line)].contains('\t')) {
-        return Some("YAML indents with spaces, never with tabs".to_owned());
-    }
+fn open_bracket(text: &str, line: usize) -> Option<String> {
     let mut open: Vec<(char, usize)> = Vec::new();
     for (number, line) in text.lines().take(line - 1).enumerate() {
         for character in line.split(" #").next().unwrap_or_default().chars() {

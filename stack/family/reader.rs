@@ -11,6 +11,7 @@ use serde::forward_to_deserialize_any;
 use crate::findings::Findings;
 use crate::node::{Key, Node, Place, Value};
 use crate::problem::{nearest, suggestion};
+use crate::raw::published;
 
 /// Why a value could not be taken. By the time it leaves a [`Reader`] it has been noted.
 #[derive(Debug)]
@@ -88,13 +89,13 @@ pub(crate) struct Reader<'a> {
     place: Place,
     field: String,
     findings: &'a Findings<'a>,
-    /// The entry of a mapping that was read already: an enum's tag.
-    without: Option<&'static str>,
+    /// The word under `kind`, where that was read already: the mapping's other entries are those of this kind.
+    kind: Option<&'a str>,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(node: &'a Node, findings: &'a Findings<'a>) -> Self {
-        Self { node, place: node.place, field: String::new(), findings, without: None }
+        Self { node, place: node.place, field: String::new(), findings, kind: None }
     }
 
     fn entry(&self, key: &'a Key, node: &'a Node) -> Self {
@@ -102,7 +103,7 @@ impl<'a> Reader<'a> {
         let field = format!("{}{dot}{}", self.field, key.name);
         let block = matches!(node.value, Value::Map(_) | Value::List(_) | Value::Null);
         let place = if block { key.place } else { node.place };
-        Self { node, place, field, findings: self.findings, without: None }
+        Self { node, place, field, findings: self.findings, kind: None }
     }
 
     fn item(&self, index: usize, node: &'a Node) -> Self {
@@ -110,7 +111,7 @@ impl<'a> Reader<'a> {
             Value::Map(entries) => entries.first().map_or(node.place, |(key, _)| key.place),
             _ => node.place,
         };
-        Self { node, place, field: format!("{}[{index}]", self.field), findings: self.findings, without: None }
+        Self { node, place, field: format!("{}[{index}]", self.field), findings: self.findings, kind: None }
     }
 
     /// Notes a refusal that nobody noted yet, here.
@@ -233,7 +234,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
                     return name.noted(Err(de::Error::unknown_variant(word, variants)));
                 }
                 let here = self.clone();
-                here.noted(visitor.visit_enum(Tagged { word, rest: Self { without: Some("kind"), ..self } }))
+                here.noted(visitor.visit_enum(Tagged { word, rest: Self { kind: Some(word), ..self } }))
             }
             _ => self.refuse(if variants.len() > 1 { "one of the known words" } else { "a word" }),
         }
@@ -280,18 +281,21 @@ impl<'r, 'a> Entries<'r, 'a> {
     /// Whether the next entry is to be handed on; if not, it has been noted.
     fn is_wanted(&self, key: &'a Key) -> bool {
         let reader = self.reader;
-        if reader.without == Some(key.name.as_str()) {
-            return false;
-        }
         if let Some((first, _)) = self.entries[..self.next].iter().find(|(earlier, _)| earlier.name == key.name) {
             let message = format!("`{}` stands twice in one mapping", key.name);
             let help = Some(format!("it stands on line {} already", first.place.line));
             reader.findings.add(key.place, reader.field.clone(), message, help);
             return false;
         }
+        if reader.kind.is_some() && key.name == "kind" {
+            return false;
+        }
         let Some((fields, meant)) = self.known else { return true };
         if fields.contains(&key.name.as_str()) {
             return true;
+        }
+        if self.is_published(key) {
+            return false;
         }
         let unused = fields.iter().copied().filter(|field| !self.entries.iter().any(|(key, _)| key.name == *field));
         let near = nearest(&key.name, unused);
@@ -304,7 +308,24 @@ impl<'r, 'a> Entries<'r, 'a> {
         reader.findings.add(key.place, field, format!("unknown field `{}`", key.name), help);
         false
     }
+
+    /// Whether the next entry is one that published configurations have beside the numbers. A value of it for which there
+    /// is no program is noted.
+    fn is_published(&self, key: &'a Key) -> bool {
+        let reader = self.reader;
+        let answer = reader.kind.and_then(|kind| published::keys(kind).find(|(name, _)| *name == key.name));
+        let Some((name, answer)) = answer else { return false };
+        let (_, node) = &self.entries[self.next];
+        if let Some(message) = answer.refusal(name, &node.value) {
+            let here = reader.entry(key, node);
+            reader.findings.add(here.place, here.field, message, Some(BY_SIZE.to_owned()));
+        }
+        true
+    }
 }
+
+/// The way out where there is no program for a model.
+const BY_SIZE: &str = "describe such a model by its size: `weights: { pieces: 40, bytes: 12GiB }`";
 
 impl<'de> MapAccess<'de> for Entries<'_, 'de> {
     type Error = Refusal;

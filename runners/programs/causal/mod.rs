@@ -195,6 +195,7 @@ impl Model for VideoAutoencoder {
             return Err(request.no_such_extent(format!("one frame and groups of {} more", self.frame_scale)));
         }
         request.untiled()?;
+        request.attends(1, (width / self.scale) * (height / self.scale))?;
         match request.case.operation {
             Operation::VaeDecode => {
                 let latent_frames = (frames - 1) / self.frame_scale + 1;

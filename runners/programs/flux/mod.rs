@@ -43,6 +43,7 @@ impl From<&FluxTransformer> for Flux {
         let (heads, head) = (u64::from(numbers.num_attention_heads), u64::from(numbers.attention_head_dim));
         let widths = Widths { channels: heads * head, heads, head };
         let patch = u64::from(numbers.in_channels);
+        let given = numbers.out_channels.map_or(patch, u64::from);
         Self {
             widths,
             time: Embedding::new(TIME_CHANNELS, widths.channels),
@@ -50,7 +51,7 @@ impl From<&FluxTransformer> for Flux {
             context: Linear::new(u64::from(numbers.joint_attention_dim), widths.channels),
             image: Linear::new(patch, widths.channels),
             norm_out: Modulated::new(widths, 2, [1, 0]),
-            project_out: Linear::new(widths.channels, patch),
+            project_out: Linear::new(widths.channels, given),
             numbers: numbers.clone(),
         }
     }
@@ -177,6 +178,7 @@ impl Model for Flux {
         let (batch, element) = (request.batch(), recorder.element());
         let tokens = (width / TOKEN_PIXELS) * (height / TOKEN_PIXELS);
         let text = u64::from(self.numbers.text_tokens);
+        request.attends(self.widths.heads, tokens + text)?;
         let input = |name: &str, sizes: &[u64]| recorder.input(name, sizes);
         let between =
             |low: f32, high: f32| Filling::Around { centre: (low + high) / 2.0, amplitude: (high - low) / 2.0 };

@@ -119,6 +119,7 @@ fn denoisers() -> Vec<Model> {
     };
     let flux = FluxTransformer {
         in_channels: 16,
+        out_channels: None,
         num_layers: 2,
         num_single_layers: 2,
         attention_head_dim: 32,

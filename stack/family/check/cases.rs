@@ -6,12 +6,13 @@ use headroom_base::plan::LEAST_SIZES;
 use headroom_base::{Case, DType, Extent, Operation, Tiling};
 
 use crate::architecture::Architecture;
+use crate::bounds::{MOST_ITEMS, MOST_SIDE};
 use crate::check::{Checker, Declared, present};
 use crate::family::{CalibrationLine, Model, PipelineStep};
 use crate::findings::{Step, at};
-use crate::limits::MOST;
 use crate::raw::{RawCalibration, RawStep, RawTiling, RawTilingNeeded, Section};
 use crate::reader::Tried;
+use crate::sizes::{Misfit, misfit};
 use crate::words::Size;
 
 /// Checks cases against the models of a family.
@@ -151,7 +152,7 @@ impl<'a> CaseChecker<'a> {
         if cases.len() < raw.sizes.len() {
             return; // A size with a mistake of its own was meant to be one.
         }
-        let different: BTreeSet<u64> = cases.iter().map(extent_units).collect();
+        let different: BTreeSet<u128> = cases.iter().map(items).collect();
         if different.len() < LEAST_SIZES {
             let message = format!("{} different sizes: a line is fitted to {LEAST_SIZES} or more", different.len());
             self.checker.wrong(at!["calibration", index, "sizes"], message, None);
@@ -196,7 +197,7 @@ impl<'a> CaseChecker<'a> {
         let factor = model.architecture().and_then(Architecture::vae_factor).unwrap_or(8);
         if !matches!(operation, Operation::VaeDecode | Operation::VaeEncode) {
             self.checker.wrong(path, format!("`{operation}` does not run tile by tile"), None);
-        } else if raw.tile == 0 || !raw.tile.is_multiple_of(factor) || u64::from(raw.tile) > MOST {
+        } else if raw.tile == 0 || !raw.tile.is_multiple_of(factor) || u64::from(raw.tile) > MOST_SIDE {
             let message = format!("a tile of {} pixels is no multiple of the VAE's factor {factor}", raw.tile);
             self.checker.wrong(path, message, None);
         } else if raw.overlap >= 100 {
@@ -224,7 +225,7 @@ impl<'a> CaseChecker<'a> {
             (Operation::TextEncode, Extent::Text { tokens }) => {
                 let longest = match model.architecture() {
                     Some(Architecture::ClipTextEncoder(text)) => u64::from(text.max_position_embeddings),
-                    _ => MOST,
+                    _ => MOST_SIDE,
                 };
                 if u64::from(tokens) > longest {
                     return wrong(
@@ -240,47 +241,18 @@ impl<'a> CaseChecker<'a> {
                 );
             }
             (_, Extent::Pixels { width, height, frames }) => {
-                if let Some((message, help)) = self.pixels_do_not_fit(model, [width, height, frames]) {
+                if let Some(Misfit { message, help }) = misfit(self.models, model, [width, height, frames]) {
                     return wrong(message, help);
                 }
             }
         }
-        Some(Case { operation, dtype, extent: size.extent, batch, tiling })
-    }
-
-    /// Why a model cannot take that many pixels.
-    fn pixels_do_not_fit(&self, model: &Model, [width, height, frames]: [u32; 3]) -> Option<(String, Option<String>)> {
-        let vae = self.vae_of(model);
-        let patch = model.architecture().map_or(1, Architecture::latent_patch);
-        let factor = vae.and_then(Architecture::vae_factor).unwrap_or(1).saturating_mul(patch);
-        for (name, pixels) in [("width", width), ("height", height)] {
-            if u64::from(pixels) > MOST {
-                return Some((format!("a {name} of {pixels} pixels is more than {MOST}"), None));
-            }
-            if !pixels.is_multiple_of(factor) {
-                let (below, above) = (pixels / factor * factor, pixels.div_ceil(factor) * factor);
-                let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
-                let whose = if patch > 1 { "the VAE's factor times the model's patch" } else { "the VAE's factor" };
-                let message = format!("{name} {pixels} is not divisible by {factor}, {whose}");
-                return Some((message, Some(format!("write {near}"))));
-            }
+        let case = Case { operation, dtype, extent: size.extent, batch, tiling };
+        let items = items(&case);
+        if items > MOST_ITEMS {
+            let what = if operation == Operation::TextEncode { "tokens" } else { "pixels" };
+            return wrong(format!("{items} {what} at once are more than {MOST_ITEMS}"), None);
         }
-        let step = vae.and_then(Architecture::frame_factor).unwrap_or(1);
-        if frames > 1 && vae.is_some() && step == 1 {
-            return Some((format!("{frames} frames: the VAE of this family takes images, one frame each"), None));
-        }
-        if !(frames - 1).is_multiple_of(step) {
-            let below = (frames - 1) / step * step + 1;
-            let message = format!("{frames} frames: after the first they come in groups of {step}");
-            return Some((message, Some(format!("write {below} or {}", below + step))));
-        }
-        None
-    }
-
-    /// The VAE whose factor decides: the model's own, or the family's where the model denoises.
-    fn vae_of(&self, model: &'a Model) -> Option<&'a Architecture> {
-        let own = model.architecture().filter(|known| known.vae_factor().is_some());
-        own.or_else(|| self.models.iter().filter_map(Model::architecture).find(|known| known.vae_factor().is_some()))
+        Some(case)
     }
 }
 
@@ -289,10 +261,10 @@ fn at_step<'f>(index: usize, field: &'f str) -> [Step<'f>; 3] {
 }
 
 /// What tells sizes apart: everything of a case that a cost unit can grow with.
-fn extent_units(case: &Case) -> u64 {
+fn items(case: &Case) -> u128 {
     let units = match case.extent {
-        Extent::Pixels { width, height, frames } => u64::from(width) * u64::from(height) * u64::from(frames),
-        Extent::Text { tokens } => u64::from(tokens),
+        Extent::Pixels { width, height, frames } => [width, height, frames].map(u128::from).iter().product(),
+        Extent::Text { tokens } => u128::from(tokens),
     };
-    units.saturating_mul(u64::from(case.batch))
+    units * u128::from(case.batch)
 }

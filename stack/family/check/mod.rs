@@ -4,10 +4,13 @@ mod cases;
 mod devices;
 mod models;
 mod scenario;
+mod weights_file;
+
+use std::path::Path;
 
 use crate::family::{CalibrationSpec, Family};
 use crate::findings::{Findings, Step, at};
-use crate::node::{Node, Value};
+use crate::node::{Key, Node, Value};
 use crate::parse::Recordings;
 use crate::problem::{nearest, suggestion};
 use crate::raw::{RawFamily, RawModel, Section};
@@ -33,6 +36,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) root: &'a Node,
     pub(crate) findings: &'a Findings<'a>,
     pub(crate) recordings: Recordings<'a>,
+    /// The folder of the file, which its own paths start from; none for a text that is in no file.
+    pub(crate) folder: Option<&'a Path>,
 }
 
 impl<'a> Checker<'a> {
@@ -48,6 +53,21 @@ impl<'a> Checker<'a> {
     /// The same for a field of an item of a section.
     fn is_misspelt_in_item(&self, section: &str, index: usize, field: &str) -> bool {
         self.items(section).and_then(|items| items.get(index)).is_some_and(|item| is_misspelt_in(item, field))
+    }
+
+    /// The same for a field of a model's architecture.
+    fn is_misspelt_in_architecture(&self, index: usize, field: &str) -> bool {
+        let item = self.items("models").and_then(|items| items.get(index));
+        item.and_then(|item| item.entry("architecture")).is_some_and(|(_, node)| is_misspelt_in(node, field))
+    }
+
+    /// What a model's architecture says.
+    fn architecture_entries(&self, index: usize) -> &'a [(Key, Node)] {
+        let item = self.items("models").and_then(|items| items.get(index));
+        match item.and_then(|item| item.entry("architecture")) {
+            Some((_, Node { value: Value::Map(entries), .. })) => entries,
+            _ => &[],
+        }
     }
 
     /// The line that a way ends on.

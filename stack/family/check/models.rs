@@ -1,14 +1,18 @@
 //! Models: an architecture whose numbers go together, or plain sizes.
 
+use std::path::{Path, PathBuf};
+
 use crate::architecture::Architecture;
-use crate::check::{Checker, present};
+use crate::bounds::range;
+use crate::check::{Checker, present, weights_file};
 use crate::family::{Model, Weights};
-use crate::findings::{Step, at};
-use crate::limits::MOST;
+use crate::findings::{Step, at, field_name};
 use crate::node::{Node, Value};
 use crate::parse::Recordings;
 use crate::problem::nearest;
-use crate::raw::{RawModel, Section};
+use crate::raw::numbers::Mistakes;
+use crate::raw::published;
+use crate::raw::{RawArchitecture, RawModel, Section};
 
 /// A key of a model: `model` or `model:submodel`.
 pub(crate) fn is_key(key: &str) -> bool {
@@ -22,6 +26,7 @@ pub(crate) fn is_key(key: &str) -> bool {
 pub(super) fn models(checker: &Checker<'_>, raw: Section<RawModel>) -> Vec<Model> {
     let keys = checker.declared("models", "key").names;
     let mut models = Vec::new();
+    let mut indices = Vec::new();
     for (index, raw) in present(raw) {
         let path = |field| at_model(index, field);
         if !is_key(&raw.key) {
@@ -43,18 +48,36 @@ pub(super) fn models(checker: &Checker<'_>, raw: Section<RawModel>) -> Vec<Model
             recorded(checker, &path("recorded_as"), name, &raw);
         }
         let Some(weights) = weights(checker, index, &raw) else { continue };
+        indices.push(index);
         models.push(Model {
             weights,
             dtype: raw.dtype,
-            safetensors: raw.safetensors.map(Into::into),
+            safetensors: raw.safetensors.map(|path| weights_file(checker, &at_model(index, "safetensors"), &path)),
             required_percent: raw.required_percent,
             partial_loading: raw.partial_loading,
             recorded_as: raw.recorded_as,
             key: raw.key,
         });
     }
+    latents_fit(checker, &indices, &models);
     debug_assert!(models.len() <= keys.len() || !checker.findings.is_empty(), "a model without a key is a mistake");
     models
+}
+
+/// Where a file of weights lies, seen from where the program runs.
+fn weights_file(checker: &Checker<'_>, at: &[Step<'_>], path: &str) -> PathBuf {
+    let Some(folder) = checker.folder else { return path.into() };
+    let found = folder.join(path);
+    if let Some(why) = weights_file::mistake(&found) {
+        let help = format!("a path in a family file starts from its folder, {}", shown(folder));
+        checker.wrong(at, why, Some(help));
+    }
+    found
+}
+
+/// A folder as people name it.
+fn shown(folder: &Path) -> std::path::Display<'_> {
+    if folder.as_os_str().is_empty() { Path::new(".").display() } else { folder.display() }
 }
 
 fn at_model<'f>(index: usize, field: &'f str) -> [Step<'f>; 3] {
@@ -78,14 +101,7 @@ fn recorded(checker: &Checker<'_>, path: &[Step<'_>], name: &str, raw: &RawModel
 
 fn weights(checker: &Checker<'_>, index: usize, raw: &RawModel) -> Option<Weights> {
     match (&raw.architecture, &raw.weights) {
-        (Some(architecture), None) => {
-            let architecture = Architecture::from(architecture.clone());
-            for (field, why) in architecture.contradictions() {
-                checker.wrong(at!["models", index, "architecture", field], why, None);
-            }
-            implausible(checker, index);
-            Some(Weights::Architecture(architecture))
-        }
+        (Some(raw), None) => architecture(checker, index, raw).map(Weights::Architecture),
         (None, Some(weights)) => {
             if weights.pieces == 0 || u64::from(weights.pieces) > weights.bytes.0 {
                 let message =
@@ -109,32 +125,84 @@ fn weights(checker: &Checker<'_>, index: usize, raw: &RawModel) -> Option<Weight
     }
 }
 
-/// Zeros and numbers beyond any model, wherever they stand in an architecture.
-fn implausible(checker: &Checker<'_>, index: usize) {
-    let Some((_, Node { value: Value::List(items), .. })) = checker.root.entry("models") else { return };
-    let Some((_, Node { value: Value::Map(fields), .. })) =
-        items.get(index).and_then(|item| item.entry("architecture"))
-    else {
-        return;
-    };
-    for (key, node) in fields {
+/// The architecture, if its numbers are all there, each is one of a model, and they go together: what rests on a wrong
+/// one is looked at once that is right.
+fn architecture(checker: &Checker<'_>, index: usize, raw: &RawArchitecture) -> Option<Architecture> {
+    let at = |field| [Step::Key("models"), Step::Index(index), Step::Key("architecture"), Step::Key(field)];
+    let root = at!["models", index, "architecture"];
+    let has_unknown_fields = checker.findings.any_within(&field_name(root));
+    let mut mistakes = Mistakes::default();
+    let architecture = raw.resolve(&mut mistakes);
+    let is_whole = mistakes.0.is_empty() && !has_unknown_fields;
+    for mistake in mistakes.0 {
+        // A field with another's name was noted; that it is missing is no second mistake.
+        let was_meant = has_unknown_fields && checker.is_misspelt_in_architecture(index, mistake.field);
+        match mistake.is_missing {
+            true if was_meant => {}
+            true => checker.wrong(root, mistake.message, mistake.help),
+            false => checker.wrong(&at(mistake.field), mistake.message, mistake.help),
+        }
+    }
+    if implausible(checker, index) || !is_whole {
+        return None;
+    }
+    let contradictions = architecture.contradictions();
+    for (field, why) in &contradictions {
+        checker.wrong(&at(field), why, None);
+    }
+    let too_large = architecture.too_large();
+    if let Some(why) = &too_large {
+        checker.wrong(root, why, None);
+    }
+    (contradictions.is_empty() && too_large.is_none()).then_some(architecture)
+}
+
+/// Zeros and numbers beyond any model, wherever they stand in an architecture; whether there was one.
+fn implausible(checker: &Checker<'_>, index: usize) -> bool {
+    let mut found = false;
+    for (key, node) in checker.architecture_entries(index) {
+        if is_published(checker, index, &key.name) {
+            continue;
+        }
         let numbers = match &node.value {
             Value::List(items) => items.iter().collect(),
             _ => vec![node],
         };
+        let (least, most) = range(&key.name);
         for number in numbers {
             let Value::Unsigned(value) = number.value else { continue };
-            let zero_is_a_mistake =
-                key.name != "transformer_layers_per_block" && key.name != "mid_block_transformer_layers";
-            if value > MOST || (value == 0 && zero_is_a_mistake) {
+            if !(least..=most).contains(&value) {
                 let field = format!("models[{index}].architecture.{}", key.name);
-                checker.findings.add(
-                    number.place,
-                    field,
-                    format!("{value} is no number of a model (1 to {MOST})"),
-                    None,
-                );
+                let message = format!("{value} is no number of a model ({least} to {most})");
+                checker.findings.add(number.place, field, message, None);
+                found = true;
             }
+        }
+    }
+    found
+}
+
+/// Whether a key is one of a published configuration, which no program takes a number from.
+fn is_published(checker: &Checker<'_>, index: usize, key: &str) -> bool {
+    let kind = checker.architecture_entries(index).iter().find(|(key, _)| key.name == "kind");
+    matches!(kind, Some((_, Node { value: Value::Text(kind), .. })) if published::keys(kind).any(|(name, _)| name == key))
+}
+
+/// A denoiser takes the latents of a VAE of the family, in a way that some pipeline has.
+fn latents_fit(checker: &Checker<'_>, indices: &[usize], models: &[Model]) {
+    let latents: Vec<(&str, u32)> = models
+        .iter()
+        .filter_map(|model| Some((model.key.as_str(), model.architecture()?.latent_channels()?)))
+        .collect();
+    for (index, model) in indices.iter().zip(models) {
+        let Some(denoiser) = model.architecture() else { continue };
+        let fits = |channels| denoiser.takes_latents(channels);
+        if !latents.is_empty() && latents.iter().all(|(_, channels)| fits(*channels) == Some(false)) {
+            let given: Vec<_> = latents.iter().map(|(key, channels)| format!("{channels} (`{key}`)")).collect();
+            let message =
+                format!("no pipeline is known whose `{}` takes latents of {} channels so", model.key, given.join(", "));
+            let help = "a denoiser and its VAE have the same latents".to_owned();
+            checker.wrong(at!["models", *index, "architecture", "in_channels"], message, Some(help));
         }
     }
 }

@@ -1,16 +1,22 @@
 //! A family file as it is written, before anything is checked. The JSON Schema is made from these types.
 
+mod autoencoders;
+pub(crate) mod numbers;
+pub(crate) mod published;
 pub(crate) mod scenario;
+mod transformers;
+mod unet;
 
 use headroom_base::{AllocatorKind, DType, Operation};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::architecture::{
-    Architecture, AutoencoderKl, AutoencoderKlFlux2, AutoencoderTiny, CausalAutoencoder, ClipTextEncoder,
-    FluxTransformer, T5Encoder, Unet2dCondition,
-};
+use crate::architecture::Architecture;
+use crate::raw::autoencoders::{RawAutoencoderKl, RawAutoencoderKlFlux2, RawAutoencoderTiny, RawCausalAutoencoder};
+use crate::raw::numbers::Mistakes;
 use crate::raw::scenario::RawScenario;
+use crate::raw::transformers::{RawClip, RawFlux, RawT5};
+use crate::raw::unet::RawUnet;
 use crate::reader::Tried;
 use crate::words::{AllocatorName, ByteText, DTypeName, OperationName, Size};
 
@@ -243,74 +249,73 @@ pub(crate) struct RawTilingNeeded {
     pub(crate) allocators: Option<Vec<Tried<AllocatorKind>>>,
 }
 
-/// An architecture under its `kind`. The variants are [`Architecture`]'s; this mirror is read with places.
-#[derive(Clone, Debug, Deserialize)]
+/// An architecture under its `kind`, as files write it. The variants are [`Architecture`]'s.
+///
+/// A number that is left out is what diffusers or transformers make of it where they have a rule, which is then said with
+/// the field; one without such a rule is needed. A published `config.json` can stand here whole, beside `kind`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(tag = "kind", rename = "Architecture", transform = with_published_keys)]
 pub(crate) enum RawArchitecture {
-    AutoencoderKl(AutoencoderKl),
-    AutoencoderKlFlux2(AutoencoderKlFlux2),
-    AutoencoderKlQwenImage(CausalAutoencoder),
-    AutoencoderKlWan(CausalAutoencoder),
-    AutoencoderTiny(AutoencoderTiny),
-    Unet2dCondition(Unet2dCondition),
-    FluxTransformer(FluxTransformer),
-    ClipTextEncoder(ClipTextEncoder),
-    T5Encoder(T5Encoder),
+    /// diffusers' `AutoencoderKL`: Stable Diffusion, SDXL, SD3, FLUX.1, CogView4, Z-Image.
+    AutoencoderKl(RawAutoencoderKl),
+    /// diffusers' `AutoencoderKLFlux2`: FLUX.2.
+    AutoencoderKlFlux2(RawAutoencoderKlFlux2),
+    /// diffusers' `AutoencoderKLQwenImage`: causal 3-D convolutions, one frame per step.
+    AutoencoderKlQwenImage(RawCausalAutoencoder),
+    /// diffusers' `AutoencoderKLWan` of Wan 2.1: causal 3-D convolutions, one latent frame per step.
+    AutoencoderKlWan(RawCausalAutoencoder),
+    /// diffusers' `AutoencoderTiny`: TAESD.
+    AutoencoderTiny(RawAutoencoderTiny),
+    /// diffusers' `UNet2DConditionModel`: Stable Diffusion 1.5 and 2.1, SDXL.
+    Unet2dCondition(RawUnet),
+    /// diffusers' `FluxTransformer2DModel`: FLUX.1.
+    FluxTransformer(RawFlux),
+    /// transformers' `CLIPTextModel` and, with a projection, `CLIPTextModelWithProjection`.
+    ClipTextEncoder(RawClip),
+    /// transformers' `T5EncoderModel` with gated feed-forward layers (T5 1.1).
+    T5Encoder(RawT5),
 }
 
-impl From<RawArchitecture> for Architecture {
-    fn from(raw: RawArchitecture) -> Self {
-        match raw {
-            RawArchitecture::AutoencoderKl(numbers) => Self::AutoencoderKl(numbers),
-            RawArchitecture::AutoencoderKlFlux2(numbers) => Self::AutoencoderKlFlux2(numbers),
-            RawArchitecture::AutoencoderKlQwenImage(numbers) => Self::AutoencoderKlQwenImage(numbers),
-            RawArchitecture::AutoencoderKlWan(numbers) => Self::AutoencoderKlWan(numbers),
-            RawArchitecture::AutoencoderTiny(numbers) => Self::AutoencoderTiny(numbers),
-            RawArchitecture::Unet2dCondition(numbers) => Self::Unet2dCondition(numbers),
-            RawArchitecture::FluxTransformer(numbers) => Self::FluxTransformer(numbers),
-            RawArchitecture::ClipTextEncoder(numbers) => Self::ClipTextEncoder(numbers),
-            RawArchitecture::T5Encoder(numbers) => Self::T5Encoder(numbers),
+impl RawArchitecture {
+    /// The architecture with every number. Where one is needed and not there, or two are at odds, it is in `mistakes`, and
+    /// what is given back is of no use.
+    pub(crate) fn resolve(&self, mistakes: &mut Mistakes) -> Architecture {
+        match self {
+            Self::AutoencoderKl(raw) => Architecture::AutoencoderKl(raw.resolve(mistakes)),
+            Self::AutoencoderKlFlux2(raw) => Architecture::AutoencoderKlFlux2(raw.resolve(mistakes)),
+            Self::AutoencoderKlQwenImage(raw) => Architecture::AutoencoderKlQwenImage(raw.resolve(mistakes)),
+            Self::AutoencoderKlWan(raw) => Architecture::AutoencoderKlWan(raw.resolve(mistakes)),
+            Self::AutoencoderTiny(raw) => Architecture::AutoencoderTiny(raw.resolve(mistakes)),
+            Self::Unet2dCondition(raw) => Architecture::Unet2dCondition(raw.resolve(mistakes)),
+            Self::FluxTransformer(raw) => Architecture::FluxTransformer(raw.resolve(mistakes)),
+            Self::ClipTextEncoder(raw) => Architecture::ClipTextEncoder(raw.resolve(mistakes)),
+            Self::T5Encoder(raw) => Architecture::T5Encoder(raw.resolve(mistakes)),
         }
     }
 }
 
-impl JsonSchema for RawArchitecture {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        Architecture::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Architecture::json_schema(generator)
+/// Adds to each kind the keys of published configurations that may stand there too.
+fn with_published_keys(schema: &mut schemars::Schema) {
+    let Some(kinds) = schema.get_mut("oneOf").and_then(serde_json::Value::as_array_mut) else { return };
+    for kind in kinds {
+        let Some(name) = kind["properties"]["kind"]["const"].as_str().map(str::to_owned) else { continue };
+        for (key, answer) in published::keys(&name) {
+            kind["properties"][key] = answer.schema();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::Findings;
-    use crate::node::Node;
-    use crate::reader::Reader;
-
-    fn kinds() -> Vec<String> {
-        let schema = serde_json::to_value(schemars::schema_for!(Architecture)).unwrap();
-        let variants = schema["oneOf"].as_array().unwrap();
-        variants.iter().map(|variant| variant["properties"]["kind"]["const"].as_str().unwrap().to_owned()).collect()
-    }
 
     #[test]
-    fn every_architecture_is_read_as_serde_reads_it() {
-        let kinds = kinds();
+    fn every_architecture_can_be_read_under_its_kind() {
+        let schema = serde_json::to_value(schemars::schema_for!(RawArchitecture)).unwrap();
+        let kinds = schema["oneOf"].as_array().unwrap().iter();
+        let kinds: Vec<_> = kinds.map(|kind| kind["properties"]["kind"]["const"].as_str().unwrap()).collect();
         assert_eq!(kinds, Architecture::KINDS);
-        for kind in kinds {
-            let text = format!("kind: {kind}\n");
-            let node = Node::parse(&text).unwrap();
-            let findings = Findings::new("test.yaml", &text);
-            let read = RawArchitecture::deserialize(Reader::new(&node, &findings));
-            let problems = findings.into_problems();
-            let read = Architecture::from(read.unwrap_or_else(|_| panic!("{kind}: {problems:?}")));
-            let expected: Architecture = serde_json::from_value(serde_json::json!({ "kind": kind })).unwrap();
-            assert_eq!(read, expected);
-            assert_eq!(read.kind(), kind);
-        }
+        assert!(kinds.iter().all(|kind| published::keys(kind).count() > 0));
     }
 }

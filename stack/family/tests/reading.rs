@@ -10,7 +10,7 @@ name: tiny
 description: A family for tests.
 models:
   - key: vae
-    architecture: { kind: autoencoder_kl }
+    architecture: { kind: autoencoder_kl, block_out_channels: [128, 256, 512, 512], layers_per_block: 2 }
     dtype: fp16
 pipeline:
   - { operation: vae_decode, model: vae, size: 512x512 }
@@ -141,4 +141,48 @@ proptest! {
     fn any_text_is_read_or_told(text in "\\PC{0,200}") {
         let _ = Family::parse(&text, "any.yaml");
     }
+}
+
+/// A safetensors file with one tensor of two numbers, cut short by so many bytes.
+fn weights_file(cut: usize) -> Vec<u8> {
+    let header = br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let length = u64::try_from(header.len()).unwrap().to_le_bytes();
+    let mut bytes = [&length[..], header, &[0; 8]].concat();
+    bytes.truncate(bytes.len() - cut);
+    bytes
+}
+
+#[test]
+fn a_file_of_weights_is_looked_for_beside_the_family_and_told_where_it_is_not_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.yaml");
+    fs::write(&path, TINY.replace("    dtype: fp16\n", "    dtype: fp16\n    safetensors: vae.safetensors\n")).unwrap();
+    let weights = folder.path().join("vae.safetensors");
+    let told = |words: &str| {
+        for read in [
+            Family::load(&path, Recordings::Any).map(|_| ()),
+            Family::load_dir(folder.path(), Recordings::Any).map(|_| ()),
+        ] {
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains("tiny.yaml:7:18: models[0].safetensors: "), "{error}");
+            assert!(error.contains(words) && error.contains("vae.safetensors"), "{error}");
+        }
+    };
+    told("cannot be read");
+    fs::create_dir(&weights).unwrap();
+    told("it is no plain file");
+    fs::remove_dir(&weights).unwrap();
+    for (bytes, words) in [
+        (vec![], "it has 0 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "and says that its header has"),
+        (weights_file(3), "its tensors take 8 bytes, and it holds 5 of them"),
+        ([&2_u64.to_le_bytes()[..], b"[]"].concat(), "its header is none"),
+    ] {
+        fs::write(&weights, bytes).unwrap();
+        told(words);
+    }
+    fs::write(&weights, weights_file(0)).unwrap();
+    let family = Family::load(&path, Recordings::Any).unwrap();
+    assert_eq!(family.models[0].safetensors.as_deref(), Some(weights.as_path()));
+    assert_eq!(Family::load_dir(folder.path(), Recordings::Any).unwrap(), [family]);
 }
