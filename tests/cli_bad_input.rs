@@ -93,6 +93,14 @@ fn names_and_values_that_are_not_known_are_answered_with_what_is() {
         assert_eq!(ran.code, 2, "{size}");
         assert!(ran.stderr.contains("WIDTHxHEIGHT"), "{}", ran.stderr);
     }
+    // A part of a latent would be left out unsaid; the file is refused for such a size too.
+    let program = |operation, size| headroom(&["program", "taesd", operation, "--size", size]);
+    refused(
+        &program("vae_decode", "1001x1000"),
+        BAD_INPUT,
+        &["width 1001 is not divisible by 8", "write 1000 or 1008"],
+    );
+    assert_eq!(program("vae_encode", "1001x1000").code, 0);
     let plan = headroom(&["plan", "--family", "sdxl", "--device", "12GB"]);
     refused(&plan, UNAVAILABLE, &["12GB", "12gib"]);
 }

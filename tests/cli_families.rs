@@ -120,3 +120,36 @@ fn a_family_in_capitals_is_found_and_an_element_type_of_another_program_is_answe
         assert!(ran.stderr.contains(&format!("did you mean `{here}`?")), "{}", ran.stderr);
     }
 }
+
+/// No card holds it, and that of the checks does not either.
+const TOO_LARGE: &str = "\
+name: huge
+description: A text encoder of 789 billion parameters.
+models:
+  - key: m
+    architecture: { kind: t5_encoder, d_model: 4096, d_ff: 262144, num_layers: 240, num_heads: 64 }
+    dtype: fp32
+pipeline:
+  - { operation: text_encode, model: m, size: 512 tokens }
+calibration:
+  - model: m
+    operations: [text_encode]
+    dtypes: [fp32]
+    sizes: [512 tokens, 512 tokens batch 2, 512 tokens batch 4]
+devices:
+  - { memory: 80GiB }
+";
+
+#[test]
+fn checks_of_a_model_that_no_card_holds_say_so_and_none_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("huge.yaml"), TOO_LARGE).unwrap();
+    let output = folder.path().join("run");
+    let ran = headroom(&["run", "--json", "--families", text(folder.path()), "--output", text(&output)]);
+    let report = ran.json_of_any();
+    let trials = binary::list(&report, "trials");
+    let told: Vec<&str> = trials.iter().filter_map(|trial| trial["message"].as_str()).collect();
+    assert!(told.iter().all(|message| !message.contains("panicked")), "{told:#?}");
+    let begun = told.iter().find(|message| message.contains("an_attempt_is_priced_by_the_plan_it_showed"));
+    assert!(begun.is_some_and(|message| message.contains("no run of `m` can be planned beside its")), "{told:#?}");
+}

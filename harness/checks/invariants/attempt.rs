@@ -1,6 +1,6 @@
 //! An attempt on a stage, run by run, so that something can happen between two runs.
 
-use headroom_base::{AttemptId, Plan, PlannedRun, Window};
+use headroom_base::{AttemptId, Bytes, Plan, PlannedRun, Window};
 use headroom_calibration::{Attempt, Knowledge, PlanTerms, Record, RunningAttempt};
 
 use super::stage::Stage;
@@ -45,6 +45,9 @@ impl<'a> Stage<'a> {
     }
 
     /// Begins an attempt of this name with what a record knows.
+    ///
+    /// # Errors
+    /// When the model leaves no room for a run even on the stage's card: there is nothing to see then.
     pub(super) fn begin<'s>(
         &'s self,
         bench: &'s Bench<'a>,
@@ -53,6 +56,13 @@ impl<'a> Stage<'a> {
     ) -> Result<UnderWay<'s, 'a>, CheckError> {
         let mut knowledge = self.knowledge(record);
         let plan = self.plan(&mut knowledge, record, self.plan_terms(bench))?;
+        if plan.runs().is_empty() {
+            let weights = Bytes(self.subject.locked_weights_bytes(self.model));
+            let (key, card) = (&self.model.key, Bytes(bench.card.total_bytes()));
+            return Err(CheckError::violated(format!(
+                "no run of `{key}` can be planned beside its {weights} of weights on a card of {card}, larger than any"
+            )));
+        }
         let (id, model, environment) = (AttemptId(id.to_owned()), &self.model.key, self.subject.environment());
         let attempt = Attempt::begin(id, model, self.subject.class(), environment, plan.clone());
         let running = RunningAttempt::begin(attempt, knowledge.fits()).map_err(CalibrationError::from)?;

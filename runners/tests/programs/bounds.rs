@@ -171,6 +171,22 @@ fn runs(architecture: &Architecture) {
     }
 }
 
+/// Parameters of a model, counted as its weights are.
+fn parameters(architecture: &Architecture) -> u64 {
+    weights(architecture, DType::Fp32).iter().map(|piece| piece.bytes).sum::<u64>() / 4
+}
+
+#[test]
+fn models_that_are_not_shipped_have_the_parameters_that_were_published() {
+    let sd21 = "{ kind: unet2d_condition, attention_head_dim: [5, 10, 20, 20], block_out_channels: [320, 640, 1280, 1280], \
+                transformer_layers_per_block: [1, 1, 1, 0], cross_attention_dim: 1024, use_linear_projection: true }";
+    assert_eq!(parameters(&read(sd21).unwrap()), 865_910_724);
+    let fill = "{ kind: flux_transformer, guidance_embeds: true, in_channels: 384";
+    let [fill, same] = [", out_channels: 64 }", " }"].map(|end| parameters(&read(&format!("{fill}{end}")).unwrap()));
+    // 320 outputs of 3,072 channels, and their biases.
+    assert_eq!(same - fill, 320 * 3072 + 320);
+}
+
 #[test]
 fn more_scores_of_attention_than_bytes_can_be_counted_are_refused() {
     let t5 = Architecture::T5Encoder(T5Encoder { num_heads: 1024, ..T5Encoder::default() });

@@ -117,3 +117,26 @@ fn an_operation_finds_the_model_that_the_calibration_measures() {
     let found = Operation::ALL.map(|operation| family.model_for(operation).unwrap().key.as_str());
     assert_eq!(found, ["text_encoder_2", "unet", "vae", "vae"]);
 }
+
+/// What the lines are named after. Files say all of it; no default of a program's stands in for what they leave out.
+#[test]
+fn the_shipped_files_say_the_models_that_lines_are_named_after() {
+    let families = shipped();
+    let said = |family: &str, key: &str| {
+        let family = families.iter().find(|known| known.name == family).unwrap();
+        family.model(key).unwrap().architecture().unwrap().clone()
+    };
+    for family in ["sdxl", "sdxl-img2img"] {
+        assert_eq!(said(family, "unet"), Architecture::Unet2dCondition(Default::default()));
+        assert_eq!(said(family, "vae"), Architecture::AutoencoderKl(Default::default()));
+        assert_eq!(said(family, "text_encoder_2"), Architecture::ClipTextEncoder(Default::default()));
+    }
+    assert_eq!(said("flux", "transformer"), Architecture::FluxTransformer(Default::default()));
+    for (family, key) in [("flux", "text_encoder_2"), ("sd3", "text_encoder_3"), ("text-encoders", "t5-xxl")] {
+        assert_eq!(said(family, key), Architecture::T5Encoder(Default::default()));
+    }
+    assert_eq!(said("flux2", "vae"), Architecture::AutoencoderKlFlux2(Default::default()));
+    assert_eq!(said("qwen-image", "vae"), Architecture::AutoencoderKlQwenImage(Default::default()));
+    assert_eq!(said("wan", "vae"), Architecture::AutoencoderKlWan(Default::default()));
+    assert_eq!(said("taesd", "vae"), Architecture::AutoencoderTiny(Default::default()));
+}
