@@ -257,6 +257,7 @@ pub struct FluxTransformer {
     /// Channels of a patch of latents, with all that is joined to it.
     pub in_channels: u32,
     /// Channels of the patch it gives, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub out_channels: Option<u32>,
     /// Joint blocks.
     pub num_layers: u32,

@@ -184,20 +184,29 @@ impl Architecture {
         }
     }
 
+    /// Channels of what a denoiser takes; nothing for other models.
+    pub(crate) const fn taken_channels(&self) -> Option<u32> {
+        match self {
+            Self::Unet2dCondition(unet) => Some(unet.in_channels),
+            Self::FluxTransformer(flux) => Some(flux.in_channels),
+            _ => None,
+        }
+    }
+
     /// Whether a pipeline is known in which a denoiser takes latents of so many channels, of this many channels in all:
     /// alone, with up to three more of other images, or with a mask, a depth or a small image beside them.
-    pub(crate) fn takes_latents(&self, latents: u32) -> Option<bool> {
+    pub(crate) fn takes_latents(&self, latents: u32) -> bool {
         match self {
             Self::Unet2dCondition(unet) => {
                 let taken = unet.in_channels;
                 let images = taken.is_multiple_of(latents) && taken / latents <= 4;
-                Some(images || [2 * latents + 1, latents + 1, latents + 3].contains(&taken))
+                images || [2 * latents + 1, latents + 1, latents + 3].contains(&taken)
             }
             Self::FluxTransformer(flux) => {
                 let (taken, patch) = (flux.in_channels, PATCH_LATENTS * latents);
-                Some(taken.is_multiple_of(patch) && taken / patch <= 2 || taken == 2 * patch + MASK_CHANNELS)
+                taken.is_multiple_of(patch) && taken / patch <= 2 || taken == 2 * patch + MASK_CHANNELS
             }
-            _ => None,
+            _ => true,
         }
     }
 }

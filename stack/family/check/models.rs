@@ -196,12 +196,13 @@ fn latents_fit(checker: &Checker<'_>, indices: &[usize], models: &[Model]) {
         .collect();
     for (index, model) in indices.iter().zip(models) {
         let Some(denoiser) = model.architecture() else { continue };
-        let fits = |channels| denoiser.takes_latents(channels);
-        if !latents.is_empty() && latents.iter().all(|(_, channels)| fits(*channels) == Some(false)) {
-            let given: Vec<_> = latents.iter().map(|(key, channels)| format!("{channels} (`{key}`)")).collect();
+        let Some(taken) = denoiser.taken_channels() else { continue };
+        if !latents.is_empty() && latents.iter().all(|(_, channels)| !denoiser.takes_latents(*channels)) {
+            let given: Vec<_> =
+                latents.iter().map(|(key, channels)| format!("{channels} channels of `{key}`")).collect();
             let message =
-                format!("no pipeline is known whose `{}` takes latents of {} channels so", model.key, given.join(", "));
-            let help = "a denoiser and its VAE have the same latents".to_owned();
+                format!("it takes {taken}, and no pipeline makes them of latents of the {}", given.join(", "));
+            let help = "a denoiser and its VAE work on the same latents".to_owned();
             checker.wrong(at!["models", *index, "architecture", "in_channels"], message, Some(help));
         }
     }

@@ -292,7 +292,7 @@ fn a_denoiser_takes_the_latents_of_its_vae_as_some_pipeline_does() {
     }
     for (latents, denoiser) in [(16, unet(4)), (4, unet(6)), (4, flux(64))] {
         let told = pair(&vae(latents), &denoiser).unwrap_err();
-        assert!(told.contains("models[0].architecture") && told.contains("no pipeline is known"), "{told}");
-        assert!(told.contains(&format!("{latents} (`vae`)")), "{told}");
+        assert!(told.contains("models[0].architecture") && told.contains("no pipeline makes them"), "{told}");
+        assert!(told.contains(&format!("the {latents} channels of `vae`")), "{told}");
     }
 }
