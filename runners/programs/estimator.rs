@@ -84,41 +84,48 @@ fn image_id(channels: &[u32], layers: u32, attention: bool) -> String {
 
 /// Models that work on tokens: their id holds the widths, which decide memory, and not the depth, which does not.
 fn transformer_estimator(architecture: &Architecture) -> (String, CostUnit) {
+    let named = |widths: String, usual: String| {
+        let kind = architecture.kind();
+        if widths == usual { kind.to_owned() } else { format!("{kind}_{widths}") }
+    };
     match architecture {
         Architecture::Unet2dCondition(numbers) => {
-            let usual = Unet2dCondition::default();
-            let same = numbers.block_out_channels == usual.block_out_channels
-                && numbers.transformer_layers_per_block == usual.transformer_layers_per_block;
-            let id = if same {
-                "unet2d_condition".to_owned()
-            } else {
-                format!("unet2d_condition_{}", joined(&numbers.block_out_channels))
-            };
+            let id = named(unet_widths(numbers), unet_widths(&Unet2dCondition::default()));
             (id, CostUnit::Tokens { side: 8, fixed: 0 })
         }
         Architecture::FluxTransformer(numbers) => {
-            let usual = FluxTransformer::default();
-            let wide = numbers.num_attention_heads * numbers.attention_head_dim;
-            let same = wide == usual.num_attention_heads * usual.attention_head_dim;
-            let id = if same { "flux_transformer".to_owned() } else { format!("flux_transformer_{wide}") };
+            let wide =
+                |numbers: &FluxTransformer| (numbers.num_attention_heads * numbers.attention_head_dim).to_string();
+            let id = named(wide(numbers), wide(&FluxTransformer::default()));
             (id, CostUnit::Tokens { side: 16, fixed: numbers.text_tokens })
         }
         Architecture::ClipTextEncoder(numbers) => {
-            let same = numbers.hidden_size == ClipTextEncoder::default().hidden_size;
-            let id = if same {
-                "clip_text_encoder".to_owned()
-            } else {
-                format!("clip_text_encoder_{}", numbers.hidden_size)
+            let widths = |numbers: &ClipTextEncoder| {
+                let ClipTextEncoder { hidden_size, intermediate_size, num_attention_heads: heads, .. } = numbers;
+                let activation = if numbers.quick_gelu { "_quick_gelu" } else { "" };
+                format!("{hidden_size}_{intermediate_size}_{heads}{activation}")
             };
-            (id, CostUnit::Tokens { side: 1, fixed: 0 })
+            (named(widths(numbers), widths(&ClipTextEncoder::default())), CostUnit::Tokens { side: 1, fixed: 0 })
         }
         Architecture::T5Encoder(numbers) => {
-            let same = numbers.d_model == T5Encoder::default().d_model;
-            let id = if same { "t5_encoder".to_owned() } else { format!("t5_encoder_{}", numbers.d_model) };
-            (id, CostUnit::Tokens { side: 1, fixed: 0 })
+            let widths = |numbers: &T5Encoder| {
+                let T5Encoder { d_model, d_kv, num_heads, d_ff, .. } = numbers;
+                format!("{d_model}_{num_heads}x{d_kv}_{d_ff}")
+            };
+            (named(widths(numbers), widths(&T5Encoder::default())), CostUnit::Tokens { side: 1, fixed: 0 })
         }
         other => (other.kind().to_owned(), CostUnit::PixelBytes),
     }
+}
+
+/// Of each level its channels, and its heads where it attends; how many residual blocks; how the text joins.
+fn unet_widths(numbers: &Unet2dCondition) -> String {
+    let Unet2dCondition { layers_per_block, cross_attention_dim, text_tokens, .. } = numbers;
+    let attention = numbers.transformer_layers_per_block.iter().zip(&numbers.attention_heads);
+    let heads: Vec<u32> = attention.map(|(layers, heads)| if *layers > 0 { *heads } else { 0 }).collect();
+    let projection = if numbers.use_linear_projection { "linear" } else { "convolution" };
+    let (channels, heads) = (joined(&numbers.block_out_channels), joined(&heads));
+    format!("{channels}x{layers_per_block}_heads_{heads}_{projection}_text_{text_tokens}x{cross_attention_dim}")
 }
 
 fn joined(numbers: &[u32]) -> String {

@@ -2,7 +2,7 @@
 
 use headroom_base::{AllocatorKind, Case, DType, Operation};
 use headroom_family::Architecture;
-use headroom_family::architecture::T5Encoder;
+use headroom_family::architecture::{ClipTextEncoder, T5Encoder, Unet2dCondition};
 use headroom_runners::programs::{Execution, cost_units, line, predict};
 
 use super::cases::architectures;
@@ -58,4 +58,47 @@ fn texts_of_another_length_are_priced_on_another_line_where_scores_lie_in_memory
     assert_ne!(line(&t5, &long), line(&t5, &short));
     assert_eq!(line(&t5, &short), line(&t5, &Case::text(DType::Bf16, 512)), "batches of one length share theirs");
     assert!(line(&t5, &long).to_string().ends_with("text_encode bf16 2048 tokens"), "{}", line(&t5, &long));
+}
+
+#[test]
+fn models_of_other_widths_price_on_other_lines_and_deeper_ones_on_the_same() {
+    let image = Case::image(Operation::Denoise, DType::Fp16, 512, 512);
+    let text = Case::text(DType::Fp16, 77);
+    let unet = |change: fn(&mut Unet2dCondition)| {
+        let mut numbers = Unet2dCondition::default();
+        change(&mut numbers);
+        (Architecture::Unet2dCondition(numbers), image)
+    };
+    let t5 = |change: fn(&mut T5Encoder)| {
+        let mut numbers = T5Encoder::default();
+        change(&mut numbers);
+        (Architecture::T5Encoder(numbers), text)
+    };
+    let clip = |change: fn(&mut ClipTextEncoder)| {
+        let mut numbers = ClipTextEncoder::default();
+        change(&mut numbers);
+        (Architecture::ClipTextEncoder(numbers), text)
+    };
+    let cases = [
+        (unet(|_| {}), unet(|numbers| numbers.transformer_layers_per_block = vec![0, 2, 4]), true),
+        (unet(|_| {}), unet(|numbers| numbers.in_channels = 9), true),
+        (unet(|_| {}), unet(|numbers| numbers.attention_heads = vec![5, 10, 40]), false),
+        (unet(|_| {}), unet(|numbers| numbers.transformer_layers_per_block = vec![2, 2, 10]), false),
+        (unet(|_| {}), unet(|numbers| numbers.layers_per_block = 1), false),
+        (unet(|_| {}), unet(|numbers| numbers.cross_attention_dim = 768), false),
+        (t5(|_| {}), t5(|numbers| numbers.num_layers = 12), true),
+        (t5(|_| {}), t5(|numbers| numbers.d_ff = 65_536), false),
+        (t5(|_| {}), t5(|numbers| numbers.num_heads = 16), false),
+        (clip(|_| {}), clip(|numbers| numbers.num_hidden_layers = 23), true),
+        (clip(|_| {}), clip(|numbers| numbers.intermediate_size = 1_280), false),
+    ];
+    for (index, ((one, case), (other, _), shares)) in cases.iter().enumerate() {
+        assert_eq!(
+            line(one, case) == line(other, case),
+            *shares,
+            "{index}: {} and {}",
+            line(one, case),
+            line(other, case)
+        );
+    }
 }
