@@ -7,7 +7,6 @@ use headroom_reports::Redaction;
 
 /// This process's names and places. `families` is the folder of `--families`, `output` where the report goes.
 pub(super) fn redaction(known: &[Family], families: Option<&Path>, output: &Path) -> Redaction {
-    let names = ["USER", "LOGNAME", "HOSTNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
     let root = std::env::current_dir().ok();
     let mut places: Vec<(PathBuf, String)> = Vec::new();
     places.extend(std::env::home_dir().map(|home| (home, "<home>".to_owned())));
@@ -22,7 +21,15 @@ pub(super) fn redaction(known: &[Family], families: Option<&Path>, output: &Path
     // What lies below the root is named relative to it.
     let outside = |path: &Path| root.as_ref().is_none_or(|root| !path.starts_with(root) || root.file_name().is_none());
     let known = forms.filter(|(path, _)| outside(path)).collect();
-    Redaction { root, known, names: names.collect() }
+    Redaction { root, known, names: names() }
+}
+
+/// Who runs this and where, as far as the environment and the kernel say. Shells often keep the host's name to themselves.
+fn names() -> Vec<String> {
+    let variables = ["USER", "LOGNAME", "USERNAME", "HOSTNAME", "COMPUTERNAME"];
+    let told = variables.into_iter().filter_map(|name| std::env::var(name).ok());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|host| host.trim().to_owned());
+    told.chain(host.ok().filter(|host| host != "localhost")).collect()
 }
 
 /// The files of a family's weights.
@@ -31,4 +38,19 @@ fn weights(family: &Family) -> impl Iterator<Item = (PathBuf, String)> {
         let path = model.safetensors.clone()?;
         Some((path, format!("<weights of {} {}>", family.name, model.key)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_hosts_name_is_taken_out_whether_or_not_a_variable_has_it() {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let host = host.trim();
+        let redacted = redaction(&[], None, Path::new("out")).text(&format!("lost the connection to {host}."));
+        assert_eq!(redacted.contains(host), host == "localhost" || host.chars().count() < 3, "{redacted}");
+        assert!(redacted.starts_with("lost the connection to "), "{redacted}");
+    }
 }
