@@ -9,7 +9,7 @@ use headroom_reports::Outcome;
 
 use super::kept::Runs;
 use super::peaks::{beside_simulator, beside_torch, table};
-use super::{loops, summary};
+use super::{loops, mutants, summary};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let by_model = |asked: &super::beside::Asked| format!("{} {} {}", asked.0, asked.1.operation, asked.1.dtype);
@@ -31,6 +31,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
         ("Out of memory, and the next run", told(runs, "out_of_memory", |_| true)),
         ("The least capacity that completes", told(runs, "capacity", |_| true)),
         ("Windows above what is reserved", told(runs, "calibration", summary::is_above)),
+        ("Wrong decisions, graded on a card", mutants::matrix()),
         ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
     ];
     parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat()

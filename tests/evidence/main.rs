@@ -6,6 +6,7 @@ mod beside;
 mod details;
 mod kept;
 mod loops;
+mod mutants;
 mod peaks;
 mod summary;
 
