@@ -59,24 +59,35 @@ pub fn recorded_windows(catalogue: &Catalogue, name: &str, text: &str) -> Result
     Ok(report)
 }
 
-/// What shipped data is built from when no report is named, as one report.
+/// What shipped data is built from when no report is named.
+pub struct ShippedInputs {
+    /// All of it as one report.
+    pub report: Report,
+    /// Windows of the recordings that are none of it: those under no options of the recording with options, which the
+    /// lines of the others are tried on.
+    pub kept_apart: usize,
+}
+
+/// What shipped data is built from when no report is named.
 ///
 /// # Errors
 /// When a recording is not there or not one.
-pub fn shipped_inputs(catalogue: &Catalogue, repository: &Path) -> Result<Report, RecordedError> {
+pub fn shipped_inputs(catalogue: &Catalogue, repository: &Path) -> Result<ShippedInputs, RecordedError> {
     let read = |name: &str| {
         let path = repository.join(FOLDER).join(name);
         std::fs::read_to_string(&path).map_err(|source| RecordedError::Unreadable { path, source })
     };
     let mut report = unjudged(catalogue, USUAL, &read(USUAL)?)?;
     let mut with_options = unjudged(catalogue, WITH_OPTIONS, &read(WITH_OPTIONS)?)?;
+    let all = with_options.windows.len();
     with_options.windows.retain(|record| has_options(&record.window));
+    let kept_apart = all - with_options.windows.len();
     let kept: HashSet<_> = with_options.windows.iter().filter_map(|record| record.window.attempt_id.clone()).collect();
     with_options.attempts.retain(|record| kept.contains(&record.attempt.id));
     report.windows.extend(with_options.windows);
     report.attempts.extend(with_options.attempts);
     judge(&mut report, &versions(catalogue));
-    Ok(report)
+    Ok(ShippedInputs { report, kept_apart })
 }
 
 /// Whose windows a line of a recording is.
@@ -174,7 +185,9 @@ mod tests {
 
     fn inputs() -> Report {
         let catalogue = Catalogue::load(None).unwrap();
-        shipped_inputs(&catalogue, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
+        let inputs = shipped_inputs(&catalogue, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert_eq!(inputs.kept_apart, 36);
+        inputs.report
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Every recorded line with four sizes or more, each size priced by the others: the envelope, and predictions
-//! anchored to the measurements, in one table. Printed with `--nocapture`.
+//! anchored to the measurements, in one table, as EVIDENCE.md shows it.
+
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -8,7 +10,9 @@ use headroom::catalogue::Catalogue;
 use headroom_base::{AllocatorKind, Case, HardEnvironment, Operation, RunKind, Validity, Window};
 use headroom_calibration::Point;
 use headroom_calibration::anchored::PredictionTerms;
-use headroom_calibration::cross_validation::{HeldOut, Method, Sample, SampledLine, Score, leave_one_size_out};
+use headroom_calibration::cross_validation::{
+    HeldOut, Method, Sample, SampledLine, Score, leave_one_size_out, upper_bound,
+};
 use headroom_family::{Architecture, Model};
 use headroom_reports::import_windows::{H200_TOTAL_BYTES, ImportError, Pricing, Recording, import_windows};
 use headroom_runners::programs::{self, Execution};
@@ -158,18 +162,31 @@ fn held_out(lines: &[Line], method: Method, keep: impl Fn(AllocatorKind, Operati
     kept.flat_map(|(_, _, line)| leave_one_size_out(line, method)).collect()
 }
 
-fn print(name: &str, method: Method, score: &Score) {
+/// One row: samples, and sizes of a line, that were reserved too little, with the 95 % bound on either rate.
+fn row(name: &str, method: Method, samples: &[HeldOut]) -> String {
+    let Some(score) = Score::of(samples) else { return String::new() };
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    eprintln!(
-        "| {name} | {method:?} | {} of {} (≤ {}) | {} | {} | {} | {} |",
+    let mut sizes: BTreeMap<(&str, u64), bool> = BTreeMap::new();
+    for sample in samples {
+        *sizes.entry((&sample.line, sample.units)).or_default() |= sample.is_under();
+    }
+    let under = sizes.values().filter(|under| **under).count();
+    format!(
+        "| {name} | {} | {} of {} (≤ {}) | {under} of {} (≤ {}) | {} | {} | {} | {} |\n",
+        match method {
+            Method::Envelope => "envelope",
+            Method::AnchoredPrediction => "anchored",
+        },
         score.under,
         score.held_out,
         percent(score.under_rate_upper),
+        sizes.len(),
+        percent(upper_bound(under, sizes.len())),
         percent(score.worst_short_share),
         percent(score.over_p50),
         percent(score.over_p95),
         percent(score.over_worst),
-    );
+    )
 }
 
 /// Lines that have too few sizes for one to be left out, with their samples.
@@ -194,31 +211,29 @@ fn over_all_lines_anchored_predictions_are_under_less_often_and_by_less_than_the
     let lines = lines(&kept.windows, &predictions);
     print_lines(&lines);
     let is_vae = |operation| matches!(operation, Operation::VaeDecode | Operation::VaeEncode);
-    eprintln!("| lines | priced by | under (95 % bound) | worst short | over: median | p95 | worst |");
-    eprintln!("|---|---|---|---|---|---|---|");
+    let mut text = String::from(
+        "| lines | priced by | windows under (95 % bound) | sizes under (95 % bound) | worst short | over: median | p95 | worst \
+         |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
+    );
     for allocator in AllocatorKind::ALL {
         for (kind, vae) in [("autoencoders", true), ("denoise and text", false)] {
             for method in Method::ALL {
                 let samples = held_out(&lines, method, |of, operation| of == allocator && is_vae(operation) == vae);
-                if let Some(score) = Score::of(&samples) {
-                    print(&format!("{kind}, {allocator}"), method, &score);
-                }
+                text.push_str(&row(&format!("{kind}, {allocator}"), method, &samples));
             }
         }
     }
     for method in Method::ALL {
         let mut samples = held_out(&lines, method, |of, _| of != AllocatorKind::CudaMallocAsync);
         samples.retain(|sample| sample.inside);
-        print("native and expandable, inside the range", method, &Score::of(&samples).unwrap());
-        for sample in samples.iter().filter(|sample| sample.is_under()) {
-            eprintln!("under: {} at {} units: {:.1} %", sample.line, sample.units, 100.0 * sample.over_share());
-        }
+        text.push_str(&row("native and expandable, inside the range", method, &samples));
     }
     let [envelope, anchored] = Method::ALL.map(|method| {
-        let score = Score::of(&held_out(&lines, method, |_, _| true)).unwrap();
-        print("all", method, &score);
-        score
+        let samples = held_out(&lines, method, |_, _| true);
+        text.push_str(&row("all", method, &samples));
+        Score::of(&samples).unwrap()
     });
+    shown::block("EVIDENCE.md", "held out", &text);
     assert_eq!(envelope.held_out, anchored.held_out);
     assert!(anchored.under < envelope.under && anchored.worst_short_share < envelope.worst_short_share);
     // And what keeps the envelope the default: neither is never under, and the median of the anchored is no tighter.

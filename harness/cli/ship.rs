@@ -63,12 +63,16 @@ struct LeftOut {
 /// # Errors
 /// When an input or a standing file cannot be used, or a file cannot be written. Nothing is written then.
 pub(super) fn ship(args: &ShipArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let reports = inputs(args, catalogue)?;
+    let (reports, kept_apart) = inputs(args, catalogue)?;
     let built = build(&reports, &Rules::new(estimator_versions(catalogue.families())))?;
     let folder = args.repository.join(FOLDER);
     let texts = standing_texts(&folder)?;
     let (standing, unreadable) = parsed(&folder, &texts, args.accept)?;
     let mut answer = Answer { unreadable, ..answer(&built, &standing, &texts) };
+    if kept_apart > 0 {
+        let reason = "kept apart, to try the lines on";
+        answer.left_out.push(LeftOut { kind: reason.to_owned(), reason: reason.to_owned(), windows: kept_apart });
+    }
     let exit = if args.check {
         answer.refusals.clear();
         if answer.up_to_date { Exit::Success } else { Exit::CheckFailed }
@@ -95,11 +99,14 @@ pub(super) fn ship(args: &ShipArgs, catalogue: &Catalogue, terminal: &mut Termin
 }
 
 /// The reports that are named, recordings (`.jsonl`) among them, or what the repository keeps.
-fn inputs(args: &ShipArgs, catalogue: &Catalogue) -> Result<Vec<Report>, CliError> {
+/// How many windows of the latter are kept apart.
+fn inputs(args: &ShipArgs, catalogue: &Catalogue) -> Result<(Vec<Report>, usize), CliError> {
     if args.reports.is_empty() {
-        return Ok(vec![shipped_inputs(catalogue, &args.repository)?]);
+        let inputs = shipped_inputs(catalogue, &args.repository)?;
+        return Ok((vec![inputs.report], inputs.kept_apart));
     }
-    args.reports.iter().map(|path| input(path, catalogue)).collect()
+    let named: Result<_, _> = args.reports.iter().map(|path| input(path, catalogue)).collect();
+    Ok((named?, 0))
 }
 
 fn input(path: &Path, catalogue: &Catalogue) -> Result<Report, CliError> {

@@ -11,7 +11,8 @@ use headroom_runners::programs::{self, Execution};
 
 use super::kept::Runs;
 
-const RECORDINGS: [&str; 3] = ["windows.jsonl", "windows-held-out.jsonl", "windows-fresh.jsonl"];
+const RECORDINGS: [&str; 4] =
+    ["windows.jsonl", "windows-options.jsonl", "windows-held-out.jsonl", "windows-fresh.jsonl"];
 
 /// A model of a family, a case, an allocator.
 pub(crate) type Asked = (String, Case, AllocatorKind);

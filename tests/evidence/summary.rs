@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Bytes, RunKind};
-use headroom_calibration::BuiltIns;
+use headroom_base::{AllocatorKind, Bytes, Case, RunKind, Window};
+use headroom_calibration::cross_validation::upper_bound;
+use headroom_calibration::{Attempt, BuiltIns, EstimatorVersions, Uncounted};
+use headroom_reports::verdicts::verdicts;
 use headroom_reports::{Outcome, Report, WindowRecord};
 
 use super::kept::Runs;
@@ -20,8 +22,8 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str("Peaks on the card beside PyTorch's recordings of the same cases:\n\n");
     text.push_str(&table("family | ", &torch, by_family));
     text.push_str(&simulator(catalogue, runs));
-    text.push_str(&shortfalls(runs));
-    text.push_str(&sdxl(runs));
+    text.push_str(&shortfalls(catalogue, runs));
+    text.push_str(&sdxl(catalogue, runs));
     text.push_str(&warm(runs));
     text.push_str(&books(runs));
     text.push_str("Uploads of 4 GiB beside the plain pinned copy of the same run; a piece is 2 MiB:\n\n");
@@ -31,8 +33,8 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
 }
 
 /// What the README shows of it.
-pub(crate) fn in_short(runs: &Runs) -> String {
-    intro(runs) + &shortfalls(runs)
+pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
+    intro(runs) + &shortfalls(catalogue, runs)
 }
 
 /// Notes of a check, each with its family.
@@ -102,48 +104,71 @@ fn joined(words: impl Iterator<Item = String>) -> String {
     words.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" and ")
 }
 
-/// Reservations of all families below a demand: after a calibration on the card, at its sizes and at those left out.
-fn shortfalls(runs: &Runs) -> String {
-    #[derive(Default)]
-    struct Row {
-        sizes: usize,
-        under: usize,
-        worst: Option<(u64, f64, String)>,
+/// Sizes of one kind on one allocator: how many, and how many were reserved below their need.
+#[derive(Default)]
+struct Sizes {
+    sizes: usize,
+    under: usize,
+    /// The largest share of a need that was missing, with the bytes and the case.
+    worst: Option<(f64, u64, String)>,
+}
+
+impl Sizes {
+    fn take(&mut self, reserved: u64, demand: u64, case: &str) {
+        self.sizes += 1;
+        let short = demand.saturating_sub(reserved);
+        self.under += usize::from(short > 0);
+        let share = short as f64 / demand.max(1) as f64;
+        if share > self.worst.as_ref().map_or(0.0, |(worst, ..)| *worst) {
+            self.worst = Some((share, short, case.to_owned()));
+        }
     }
-    let mut rows: BTreeMap<AllocatorKind, Row> = BTreeMap::new();
+
+    fn row(&self) -> String {
+        let worst = self.worst.as_ref().map_or_else(
+            || "-".to_owned(),
+            |(share, short, case)| format!("{:.1} % ({}), {case}", 100.0 * share, Bytes(*short)),
+        );
+        let bound = 100.0 * upper_bound(self.under, self.sizes);
+        format!("{} of {} (≤ {bound:.1} %) | {worst}", self.under, self.sizes)
+    }
+}
+
+/// Whether a family's plan measures a size, rather than leaving it out to try the fit on.
+fn is_calibrated(catalogue: &Catalogue, family: &str, case: &Case) -> bool {
+    catalogue.family(family).unwrap().calibration.lines.iter().any(|line| line.cases.as_slice().contains(case))
+}
+
+/// Reservations of all families below a demand after a calibration on the card: at its own sizes, which an envelope covers
+/// by construction unless their windows did not count, and at those left out, which alone say what a fit is worth.
+fn shortfalls(catalogue: &Catalogue, runs: &Runs) -> String {
+    let mut rows: BTreeMap<AllocatorKind, [Sizes; 2]> = BTreeMap::new();
     for (family, report) in runs {
-        let mut demands: BTreeMap<(AllocatorKind, String), (u64, u64)> = BTreeMap::new();
+        let mut demands: BTreeMap<(AllocatorKind, Case), (u64, u64)> = BTreeMap::new();
         for record in report.families.iter().flat_map(|summary| &summary.estimates) {
-            let key = (record.environment.hard.allocator, format!("{family} {}", record.case));
+            let key = (record.environment.hard.allocator, record.case);
             let demand = record.demand_bytes.unwrap_or(0);
             demands.entry(key).or_insert((record.estimate.reservation_bytes, 0)).1 = demand;
         }
         // A size that was left out of its fit has a window and no demand beside its price.
         for record in report.windows.iter().filter(|record| is_clean(record)) {
             let window = &record.window;
-            let key = (window.environment.hard.allocator, format!("{family} {}", window.case));
-            if let Some((_, demand)) = demands.get_mut(&key) {
+            if let Some((_, demand)) = demands.get_mut(&(window.environment.hard.allocator, window.case)) {
                 *demand = (*demand).max(window.measurement.demand_bytes);
             }
         }
         for ((allocator, case), (reserved, demand)) in demands {
-            let row = rows.entry(allocator).or_default();
-            row.sizes += 1;
-            let short = demand.saturating_sub(reserved);
-            row.under += usize::from(short > 0);
-            if short > row.worst.as_ref().map_or(0, |(worst, ..)| *worst) {
-                row.worst = Some((short, short as f64 / demand as f64, case));
-            }
+            let kind = usize::from(!is_calibrated(catalogue, family, &case));
+            rows.entry(allocator).or_default()[kind].take(reserved, demand, &format!("{family} {case}"));
         }
     }
-    let mut text = String::from("Sizes of all families after a calibration on the card, calibrated and left out:\n\n");
-    text.push_str("| allocator | sizes | reserved below the need | worst |\n|---|---:|---:|---|\n");
-    for (allocator, Row { sizes, under, worst }) in rows {
-        let worst = worst.map_or_else(
-            || "-".to_owned(),
-            |(short, share, case)| format!("{} ({:.1} %) short, {case}", Bytes(short), 100.0 * share),
-        );
-        let _ = writeln!(text, "| {allocator} | {sizes} | {under} | {worst} |");
+    let mut text = String::from(
+        "Sizes of all families after a calibration on the card, reserved below their need (95 % bound), and the largest \
+         share of a need that was missing:\n\n| allocator | left out of the calibration | worst | calibrated | worst \
+         |\n|---|---:|---|---:|---|\n",
+    );
+    for (allocator, [calibrated, left_out]) in rows {
+        let _ = writeln!(text, "| {allocator} | {} | {} |", left_out.row(), calibrated.row());
     }
     text + "\nA trial passes with such a size where only a bound is known (the driver's own pool), where less than one growth \
            step is missing beside a margin of less than one, and where the size's windows were taken for fragmented.\n\n"
@@ -200,7 +225,7 @@ fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
 /// One price of a case after a calibration on the card.
 pub(crate) struct Priced {
     pub(crate) allocator: AllocatorKind,
-    pub(crate) case: String,
+    pub(crate) case: Case,
     pub(crate) needed_bytes: u64,
     pub(crate) reserved_bytes: u64,
     /// Beside what is shipped.
@@ -217,8 +242,8 @@ pub(crate) fn sdxl_rows(runs: &Runs) -> Vec<Priced> {
         let shipped = BuiltIns::compiled_in().find(hard, &record.line);
         let shipped = shipped.map(|line| line.estimate(record.cost_units, record.estimate.analytic_bytes));
         let (Some(shipped), Some(needed_bytes)) = (shipped, record.demand_bytes) else { continue };
-        let (allocator, case) = (hard.allocator, record.case.to_string());
-        if seen.insert((allocator, case.clone())) {
+        let (allocator, case) = (hard.allocator, record.case);
+        if seen.insert((allocator, case)) {
             let reserved_bytes = record.estimate.reservation_bytes;
             let ratio = reserved_bytes as f64 / shipped.reservation_bytes as f64;
             rows.push(Priced { allocator, case, needed_bytes, reserved_bytes, ratio });
@@ -227,35 +252,52 @@ pub(crate) fn sdxl_rows(runs: &Runs) -> Vec<Priced> {
     rows
 }
 
-fn sdxl(runs: &Runs) -> String {
-    let mut text = String::from("SDXL's decode, calibrated on the card and run at held-out sizes:\n\n");
-    text.push_str("| allocator | sizes | under | calibrated ÷ built-in |\n|---|---:|---:|---:|\n");
+fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
+    let mut text = String::from("SDXL's decode, calibrated on the card and run at sizes left out of that:\n\n");
+    text.push_str(
+        "| allocator | left out: under | calibrated: under | calibrated ÷ built-in |\n|---|---:|---:|---:|\n",
+    );
     let rows = sdxl_rows(runs);
     for allocator in AllocatorKind::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.allocator == allocator).collect();
-        let under = rows.iter().filter(|row| row.needed_bytes > row.reserved_bytes).count();
+        let under = |calibrated: bool| {
+            let kind = || rows.iter().filter(|row| is_calibrated(catalogue, "sdxl", &row.case) == calibrated);
+            let under = kind().filter(|row| row.needed_bytes > row.reserved_bytes).count();
+            format!("{under} of {}", kind().count())
+        };
         let ratios = || rows.iter().map(|row| row.ratio);
         let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
-        let _ = writeln!(text, "| {allocator} | {} | {under} | {least:.3}–{most:.3} |", rows.len());
+        let _ = writeln!(text, "| {allocator} | {} | {} | {least:.3}–{most:.3} |", under(false), under(true));
     }
     text + "\n"
 }
 
-/// What the rule about fragmentation says after other models were loaded and dropped.
+/// What today's rules say of measured windows after other models were loaded and dropped, whatever those of the run said.
 fn warm(runs: &Runs) -> String {
-    let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (_, note) in notes(runs, "warm_server") {
-        let Some(counted) = note.strip_suffix(" windows are fragmented by the rule") else { continue };
-        let words: Vec<&str> = counted.split(' ').collect();
-        let [.., flagged, "of", all] = words[..] else { panic!("{note}") };
-        let entry = counts.entry(words[1]).or_default();
-        entry.0 += flagged.parse::<u64>().unwrap();
-        entry.1 += all.parse::<u64>().unwrap();
+    let mut counts: BTreeMap<AllocatorKind, [usize; 3]> = BTreeMap::new();
+    for (_, report) in runs {
+        let windows: Vec<Window> = report.windows.iter().map(|record| record.window.clone()).collect();
+        let attempts: Vec<Attempt> = report.attempts.iter().map(|record| record.attempt.clone()).collect();
+        let versions = EstimatorVersions::newest_of(windows.iter().map(|window| &window.line));
+        for (record, verdict) in report.windows.iter().zip(verdicts(&windows, &attempts, &versions)) {
+            let is_warm = record.trial.as_deref().is_some_and(|trial| trial.ends_with("::warm_server"));
+            if !is_warm || record.window.kind != RunKind::Measured {
+                continue;
+            }
+            let [all, in_room, fragmented] = counts.entry(record.window.environment.hard.allocator).or_default();
+            *all += 1;
+            *in_room += usize::from(matches!(verdict.reason(), Some(Uncounted::InRoomLeft { .. })));
+            *fragmented += usize::from(matches!(verdict.reason(), Some(Uncounted::Fragmented(_))));
+        }
     }
-    assert!(!counts.is_empty(), "the notes about warm servers read otherwise than here");
-    let said = counts.iter().map(|(allocator, (flagged, all))| format!("{allocator} {flagged} of {all}"));
-    let said = said.collect::<Vec<_>>().join(", ");
-    format!("On a warm server (other models loaded and dropped before) the rule takes for fragmented: {said}.\n\n")
+    assert!(!counts.is_empty(), "no windows of warm servers");
+    let said = counts.iter().map(|(allocator, [all, in_room, fragmented])| {
+        format!(
+            "{allocator}: {in_room} of {all} ran in room that others left, and {fragmented} of the rest look fragmented"
+        )
+    });
+    let said = said.collect::<Vec<_>>().join("; ");
+    format!("On a warm server (other models loaded and dropped before), measured windows by today's rules: {said}.\n\n")
 }
 
 /// The driver's figure against the sum of its terms, and counters against the simulated allocator's.
