@@ -64,6 +64,10 @@ fn a_folder_with_a_space_in_its_name_is_in_no_file() {
     let families = home.join("my families");
     std::fs::create_dir_all(&families).unwrap();
     let weights = home.join("my models/w.safetensors");
+    std::fs::create_dir_all(weights.parent().unwrap()).unwrap();
+    let header = r#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat();
+    std::fs::write(&weights, file).unwrap();
     let right = std::fs::read_to_string(root().join("families/taesd.yaml")).unwrap();
     let model = format!("safetensors: \"{}\"\n    dtype: fp16", text(&weights));
     let with_weights = right.replacen("dtype: fp16", &model, 1);
@@ -72,15 +76,13 @@ fn a_folder_with_a_space_in_its_name_is_in_no_file() {
     let output = folder.path().join("report");
     let options = ["--families", text(&families), "--family", "taesd", "--device", "8gib", "--json"];
     let ran = run(&output, &options).current_dir(&home).env("HOME", &home).env("USER", "jane").output().unwrap();
-    assert_eq!(ran.status.code(), Some(1), "{}", said(&ran));
-    assert!(said(&ran).contains("w.safetensors"), "{}", said(&ran));
+    assert_eq!(ran.status.code(), Some(0), "{}", said(&ran));
     let printed = (PathBuf::from("standard output"), ran.stdout.clone());
     for (file, bytes) in contents(&output).into_iter().chain([printed]) {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         assert!(!text.contains("Jane") && !text.contains("Doe"), "{}: {text}", file.display());
     }
-    let told = report(&output).trials.into_iter().filter_map(|trial| trial.message).collect::<String>();
-    assert!(told.contains("safetensors"), "{told}");
+    assert!(!report(&output).trials.is_empty());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use headroom_base::{
     AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey,
     Reading, Source,
 };
-use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, resolve};
+use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, ShippedLine, resolve};
 use headroom_runners::programs::{self, PredictionError};
 use serde::Serialize;
 
@@ -142,6 +142,15 @@ fn answer<'a>(
         answer.measured_units = Some((least, largest));
         if built_in.basis() != Basis::SameEnvironment {
             answer.notes.push(built_in.basis().to_string());
+        }
+        let worst = built_in.lines().filter_map(ShippedLine::worst_left_out);
+        if let Some((size, share)) = worst.max_by(|(_, left), (_, right)| left.total_cmp(right)) {
+            answer.notes.push(format!(
+                "windows that were left out of the line as fragmented, in clean processes, needed up to {:.1} % more than it \
+                 reserves ({}): calibrate it on your card, or reserve that much more",
+                100.0 * share,
+                size.labels.join(", ")
+            ));
         }
         if costs.units < least || costs.units > largest {
             answer.notes.push(format!(

@@ -45,6 +45,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_of_weights_is_named_by_whose_they_are_whatever_its_folder_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("Jane Doe/my models/w.safetensors");
+        let catalogue = crate::catalogue::Catalogue::load(None).unwrap();
+        let mut family = catalogue.family("taesd").unwrap().clone();
+        family.models[0].safetensors = Some(path.clone());
+        let redaction = redaction(&[family], None, &folder.path().join("Jane Doe/out"));
+        for (text, expected) in [
+            (format!("cannot read {}: gone", path.display()), "cannot read <weights of taesd vae>: gone"),
+            (format!("`{}`", path.display()), "`<weights of taesd vae>`"),
+            (
+                format!("{}: full", folder.path().join("Jane Doe/out/report.json").display()),
+                "<output>/report.json: full",
+            ),
+        ] {
+            assert_eq!(redaction.text(&text), expected);
+        }
+    }
+
+    #[test]
     #[cfg(target_os = "linux")]
     fn the_hosts_name_is_taken_out_whether_or_not_a_variable_has_it() {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();

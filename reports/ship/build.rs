@@ -112,10 +112,17 @@ pub fn build(reports: &[Report], rules: &Rules) -> Result<Built, MergeError> {
     let pool = Pool::of(&merged);
     let mut left_out: BTreeMap<LeftOut, usize> = BTreeMap::new();
     let mut groups: BTreeMap<Group, Vec<&Window>> = BTreeMap::new();
+    let mut fragmented: BTreeMap<Group, Vec<&Window>> = BTreeMap::new();
     let windows: Vec<Window> = merged.windows.iter().map(|record| record.window.clone()).collect();
     for (window, verdict) in windows.iter().zip(verdicts(&windows, &pool.attempts, &rules.versions)) {
         match pool.refused(window, &verdict, rules) {
-            Some(reason) => *left_out.entry(reason).or_default() += 1,
+            Some(reason) => {
+                *left_out.entry(reason).or_default() += 1;
+                let is_flagged = matches!(verdict.reason(), Some(Uncounted::Fragmented(_)));
+                if is_flagged && pool.refused(window, &Counted::Counts, rules).is_none() {
+                    fragmented.entry(group_of(window)).or_default().push(window);
+                }
+            }
             None => groups.entry(group_of(window)).or_default().push(window),
         }
     }
@@ -134,7 +141,9 @@ pub fn build(reports: &[Report], rules: &Rules) -> Result<Built, MergeError> {
             Ok(fit) => {
                 built.negative_remainders.extend(fit.negative_remainders.iter().map(|n| (line.clone(), *n)));
                 let file = files.entry((environment.backend, environment.allocator)).or_default();
-                file.push(pool.shipped_line(line, environment, &fit, &windows));
+                let flagged = fragmented.remove(&(line.clone(), environment.clone())).unwrap_or_default();
+                let shipped = pool.shipped_line(line, environment, &fit, &windows);
+                file.push(with_left_out(shipped, &flagged));
             }
             Err(error) => built.not_shipped.push(NotShipped { line, environment, error }),
         }
@@ -142,6 +151,13 @@ pub fn build(reports: &[Report], rules: &Rules) -> Result<Built, MergeError> {
     built.files =
         files.into_iter().map(|((backend, allocator), lines)| Shipped::new(backend, allocator, lines)).collect();
     Ok(built)
+}
+
+/// The line with the sizes of those flagged windows that needed more than it reserves.
+fn with_left_out(line: ShippedLine, flagged: &[&Window]) -> ShippedLine {
+    let above = |window: &&Window| Point::from(*window).remainder_bytes() > line.reserved_bytes(window.cost_units);
+    let above: Vec<&Window> = flagged.iter().copied().filter(above).collect();
+    ShippedLine { left_out_above: sizes(&above), ..line }
 }
 
 fn group_of(window: &Window) -> Group {
@@ -234,6 +250,7 @@ impl<'a> Pool<'a> {
             range: fit.range,
             windows: windows.len(),
             sizes: sizes(windows),
+            left_out_above: Vec::new(),
             sources: sources
                 .into_iter()
                 .map(|((device, origin, text), windows)| ShippedSource { device, origin, text, windows })

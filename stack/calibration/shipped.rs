@@ -1,6 +1,6 @@
 //! The shipped coefficients: one file per backend and allocator, compiled in, each number with its origin.
 
-use headroom_base::{AllocatorKind, Backend, DeviceClass, HardEnvironment, LineKey, Origin};
+use headroom_base::{AllocatorKind, Backend, DeviceClass, Estimate, HardEnvironment, LineKey, Origin, Source};
 use serde::{Deserialize, Serialize};
 
 use crate::coefficients::Coefficients;
@@ -40,6 +40,10 @@ pub struct ShippedLine {
     pub windows: usize,
     /// Each measured size, smallest first.
     pub sizes: Vec<ShippedSize>,
+    /// Sizes of which windows that were left out as fragmented needed more than this line reserves, margin and all: the
+    /// rule flags clean ones too, and whoever relies on the line should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out_above: Vec<ShippedSize>,
     /// Where the windows came from, ordered.
     pub sources: Vec<ShippedSource>,
 }
@@ -88,11 +92,31 @@ pub enum ShippedError {
     },
 }
 
+impl ShippedLine {
+    /// What the line reserves at a size, beside what is known exactly.
+    pub fn reserved_bytes(&self, units: u64) -> u64 {
+        let numerator = self.coefficients.numerator_at(units);
+        Estimate::of_fraction(0, numerator, self.coefficients.denominator(), Source::BuiltIn).reservation_bytes
+    }
+
+    /// Of the windows that were left out and needed more than the line reserves, the one that needed most beyond it: its
+    /// size, and what was missing as a share of what is reserved.
+    pub fn worst_left_out(&self) -> Option<(&ShippedSize, f64)> {
+        let share = |size: &ShippedSize| {
+            let reserved = self.reserved_bytes(size.units);
+            size.largest_remainder_bytes.saturating_sub(reserved) as f64 / reserved.max(1) as f64
+        };
+        let sizes = self.left_out_above.iter().map(|size| (size, share(size)));
+        sizes.max_by(|(_, left), (_, right)| left.total_cmp(right))
+    }
+}
+
 impl Shipped {
     /// The data of one file, its lines in the order that makes the file the same whatever order they came in.
     pub fn new(backend: Backend, allocator: AllocatorKind, mut lines: Vec<ShippedLine>) -> Self {
         for line in &mut lines {
             line.sizes.sort();
+            line.left_out_above.sort();
             line.sources.sort();
         }
         lines.sort_by(|left, right| (&left.line, &left.environment).cmp(&(&right.line, &right.environment)));
@@ -163,6 +187,7 @@ mod tests {
             range: UnitRange { least_units: 1, largest_units: 3 },
             windows: 6,
             sizes: vec![size(3), size(1), size(2)],
+            left_out_above: Vec::new(),
             sources: vec![source("b"), source("a")],
         }
     }

@@ -108,6 +108,7 @@ fn flat(stage: &Stage<'_>, environment: HardEnvironment, bytes: u64) -> ShippedL
         range: UnitRange { least_units: 1, largest_units: u64::MAX },
         windows: 0,
         sizes: Vec::new(),
+        left_out_above: Vec::new(),
         sources: Vec::new(),
     }
 }

@@ -152,6 +152,7 @@ fn shipped_line(subject: &Subject<'_>, key: &LineKey, sizes: &[Size]) -> Option<
         range: UnitRange { least_units: first.units, largest_units: last.units },
         windows: 0,
         sizes: Vec::new(),
+        left_out_above: Vec::new(),
         sources: Vec::new(),
     })
 }

@@ -27,6 +27,7 @@ crate::claims![
     a_machine_far_from_the_others_is_named_and_the_others_are_not,
     what_is_said_of_a_machine_tells_its_allocators_apart,
     windows_left_out_for_one_kind_of_reason_are_of_one_kind,
+    clean_windows_left_out_as_fragmented_are_named_where_they_lie_above_the_line,
     checking_compares_bytes_and_names_the_files_that_differ,
     the_versions_of_the_program_decide,
 ];
@@ -253,6 +254,26 @@ fn attempts_of_one_name_on_two_machines_are_judged_apart() {
     let known: BTreeSet<&AttemptId> = merged.attempts.iter().map(|record| &record.attempt.id).collect();
     assert_eq!(ids, known);
     assert_eq!(merged.windows.len(), 2 * here.windows.len());
+}
+
+fn clean_windows_left_out_as_fragmented_are_named_where_they_lie_above_the_line() {
+    let built = built(&[h200()]);
+    let flagged: usize =
+        built.left_out.iter().filter(|(reason, _)| reason.kind() == "fragmented").map(|(_, windows)| windows).sum();
+    let lines = || built.files.iter().flat_map(|file| &file.lines);
+    let above = lines().flat_map(|line| line.left_out_above.iter().map(move |size| (line, size)));
+    let (mut windows, mut most) = (0, 0);
+    for (line, size) in above {
+        assert!(size.largest_remainder_bytes > line.reserved_bytes(size.units), "{}", line.line);
+        windows += size.windows;
+        most = most.max(size.largest_remainder_bytes - line.reserved_bytes(size.units));
+    }
+    assert!(windows > 0 && windows < flagged, "{windows} of {flagged}");
+    assert!(most > 1 << 30, "{most}");
+    // What a report that nobody trusts left out is behind no line.
+    let untrusted = Report { provenance: vec![provenance("h200", Trust::Contributed)], ..h200() };
+    let rules = Rules { trusted: [Trust::Ci].into(), ..rules(&[untrusted.clone()]) };
+    assert!(build(&[untrusted], &rules).unwrap().files.iter().all(|file| file.lines.is_empty()));
 }
 
 fn only_a_finished_attempt_is_shipped() {

@@ -49,6 +49,7 @@ fn built_ins() -> BuiltIns {
         range: UnitRange { least_units: 1, largest_units: 1 << 24 },
         windows: 30,
         sizes: Vec::new(),
+        left_out_above: Vec::new(),
         sources: Vec::new(),
     };
     BuiltIns::new([Shipped::new(Backend::Cuda, AllocatorKind::Native, vec![line])])

@@ -44,6 +44,7 @@ fn shipped(environment: HardEnvironment, bytes_per_unit: u128) -> ShippedLine {
         range: UnitRange { least_units: 1, largest_units: units(2048) },
         windows: 6,
         sizes: Vec::new(),
+        left_out_above: Vec::new(),
         sources: Vec::new(),
     }
 }

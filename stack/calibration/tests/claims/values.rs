@@ -8,7 +8,7 @@ use headroom_calibration::anchored::{PredictedPoint, PredictionTerms, anchor};
 use headroom_calibration::cross_validation::HeldOut;
 use headroom_calibration::{
     Attempt, AttemptState, Basis, BuiltIns, Coefficients, Facts, Knowledge, NegativeRemainder, Platform, Point, Record,
-    RunningAttempt, State, Store, UnitRange, UserFits, built_in, fit, state, summarize_line,
+    RunningAttempt, ShippedLine, ShippedSize, State, Store, UnitRange, UserFits, built_in, fit, state, summarize_line,
 };
 
 use crate::fixture::{
@@ -21,6 +21,7 @@ crate::claims![
     an_attempt_that_failed_says_why_and_when,
     every_way_to_find_a_shipped_line_reads_differently,
     the_compiled_in_lines_are_found_and_say_what_they_are_made_of,
+    shipped_lines_name_what_was_left_out_of_them_and_lies_above,
     coefficients_are_shown_in_bytes_and_bytes_per_unit,
     a_prediction_is_near_within_two_growth_steps,
     what_is_reserved_to_the_byte_is_not_too_little,
@@ -88,6 +89,30 @@ fn the_compiled_in_lines_are_found_and_say_what_they_are_made_of() {
     let most = lines.iter().map(|shipped| shipped.coefficients.bytes_at(units)).max();
     assert_eq!(most, Some(found.estimate(units, 0).empirical_bytes));
     assert_eq!(built_in(&here, &line()), None, "a line that nobody shipped");
+}
+
+fn shipped_lines_name_what_was_left_out_of_them_and_lies_above() {
+    let hard = hard();
+    let size = |units, mebibytes: u64| ShippedSize {
+        units,
+        labels: vec![format!("{units}x1")],
+        largest_remainder_bytes: mebibytes * MIB,
+        windows: 1,
+    };
+    let line = ShippedLine {
+        line: line(),
+        environment: hard,
+        coefficients: Coefficients::flat(100 * MIB),
+        range: UnitRange { least_units: 1, largest_units: 9 },
+        windows: 3,
+        sizes: vec![size(1, 100)],
+        left_out_above: vec![size(2, 126), size(3, 147), size(4, 110)],
+        sources: Vec::new(),
+    };
+    assert_eq!(line.reserved_bytes(3), 105 * MIB);
+    let (worst, share) = line.worst_left_out().unwrap();
+    assert_eq!((worst.units, share), (3, 0.4));
+    assert_eq!(ShippedLine { left_out_above: Vec::new(), ..line }.worst_left_out(), None);
 }
 
 fn coefficients_are_shown_in_bytes_and_bytes_per_unit() {
