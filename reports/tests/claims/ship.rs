@@ -272,7 +272,7 @@ fn clean_windows_left_out_as_fragmented_are_named_where_they_lie_above_the_line(
     assert!(most > 1 << 30, "{most}");
     // What a report that nobody trusts left out is behind no line.
     let untrusted = Report { provenance: vec![provenance("h200", Trust::Contributed)], ..h200() };
-    let rules = Rules { trusted: [Trust::Ci].into(), ..rules(&[untrusted.clone()]) };
+    let rules = Rules { trusted: [Trust::Ci].into(), ..rules(std::slice::from_ref(&untrusted)) };
     assert!(build(&[untrusted], &rules).unwrap().files.iter().all(|file| file.lines.is_empty()));
 }
 
