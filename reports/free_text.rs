@@ -63,7 +63,8 @@ fn of_reason(reason: &mut InvalidReason, change: &mut dyn FnMut(&mut String)) {
         | InvalidReason::AllocatorRetry { .. }
         | InvalidReason::Spill { .. }
         | InvalidReason::NegativeDelta { .. }
-        | InvalidReason::Oversubscribed => {}
+        | InvalidReason::Oversubscribed
+        | InvalidReason::Overlapped => {}
     }
 }
 

@@ -115,6 +115,8 @@ pub enum Claim {
     InnerPeakIsBilledOnce,
     /// What an operation took before an inner one began is kept.
     OuterPeakIsKept,
+    /// Operations of one step that overlap and do not nest leave no window that is believed.
+    OverlappingWindowsAreInvalid,
     /// A foreign lock makes a window invalid, whenever it comes.
     ForeignLockIsSeen,
     /// A measured step leaves its window in the scope.

@@ -83,6 +83,7 @@ pub(super) const REASONS: &[(Claim, &[&str])] = &[
     (Claim::WeightsBesideAreNotBilled, &["colock_not_subtracted"]),
     (Claim::InnerPeakIsBilledOnce, &["nested_outer_not_suspended"]),
     (Claim::OuterPeakIsKept, &["outer_peak_lost_to_the_reset"]),
+    (Claim::OverlappingWindowsAreInvalid, &["overlapping_windows_believed"]),
     (Claim::ForeignLockIsSeen, &["foreign_lock_counted_before_registering", "foreign_lock_during_not_seen"]),
     (Claim::EveryWindowIsRecorded, &["unlock_not_recorded"]),
     (Claim::PinIsReleasedOnce, &["host_pin_not_released"]),

@@ -300,6 +300,7 @@ const fn kind_of_invalid(why: &InvalidReason) -> &'static str {
         InvalidReason::ProbeFailed { .. } => "the probe failed",
         InvalidReason::NegativeDelta { .. } => "a delta is negative",
         InvalidReason::Oversubscribed => "it needed more than the device has",
+        InvalidReason::Overlapped => "it overlapped another operation of its step",
         InvalidReason::Unclear { .. } => "its source leaves open what was measured",
     }
 }

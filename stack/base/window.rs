@@ -87,6 +87,9 @@ pub enum InvalidReason {
     },
     /// The operation needed more than the device has: part of it was in host memory.
     Oversubscribed,
+    /// Another window of the step opened in it and was still open when it closed, or it was that other one: neither
+    /// lay inside the other, and whose memory was whose cannot be told.
+    Overlapped,
     /// A published figure whose source leaves open what was measured.
     Unclear {
         /// What it leaves open.
@@ -106,6 +109,9 @@ impl fmt::Display for InvalidReason {
             Self::ProbeFailed { message } => write!(f, "the probe failed: {message}"),
             Self::NegativeDelta { quantity } => write!(f, "the {quantity} delta is negative"),
             Self::Oversubscribed => f.write_str("it needed more than the device has"),
+            Self::Overlapped => {
+                f.write_str("it overlapped another operation of its step, and whose memory is whose cannot be told")
+            }
             Self::Unclear { message } => write!(f, "its source leaves open what was measured: {message}"),
         }
     }
@@ -270,6 +276,7 @@ mod tests {
             InvalidReason::ProbeFailed { message: message.clone() },
             InvalidReason::NegativeDelta { quantity: message },
             InvalidReason::OutOfMemory,
+            InvalidReason::Overlapped,
         ];
         for reason in reasons {
             let deltas = Deltas { allocated_peak_bytes: 1, reserved_peak_bytes: 2, driver_bytes: Reading::Unknown };

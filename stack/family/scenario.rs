@@ -192,6 +192,8 @@ pub enum ExpectedWindow {
     Spill,
     /// The operation needed more than the device has.
     Oversubscribed,
+    /// It overlapped another window of its scope, and neither lay inside the other.
+    Overlapped,
     /// A delta came out negative.
     NegativeDelta,
     /// It is invalid for a reason that no script brings about.
@@ -214,6 +216,7 @@ impl ExpectedWindow {
                 InvalidReason::AllocatorRetry { .. } => Self::AllocatorRetry,
                 InvalidReason::Spill { .. } => Self::Spill,
                 InvalidReason::Oversubscribed => Self::Oversubscribed,
+                InvalidReason::Overlapped => Self::Overlapped,
                 InvalidReason::NegativeDelta { .. } => Self::NegativeDelta,
                 _ => Self::Other,
             },

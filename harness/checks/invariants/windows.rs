@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use headroom_base::{MIB, Measurement, Validity};
+use headroom_base::{InvalidReason, MIB, Measurement, Validity};
 use headroom_device::cache::ModelKey;
 use headroom_device::driver::DriverCall;
 use headroom_device::probe::{Hook, HookError, HookPoint};
-use headroom_device::{Device, Scope};
+use headroom_device::{Device, LockedModel, Scope};
 use headroom_runners::{RunError, StepReport, StepRequest};
 
 use super::failed;
@@ -18,6 +18,7 @@ super::invariants![
     weights_that_come_beside_are_not_billed,
     an_inner_operation_is_billed_to_itself_and_the_outer_peak_is_kept,
     what_the_outer_takes_until_an_inner_window_opens_is_kept,
+    operations_of_a_step_that_overlap_and_do_not_nest_are_not_believed,
     a_window_begins_with_nothing_idle_in_the_reserve,
     every_measured_step_leaves_its_window,
     models_are_pinned_while_a_window_is_open_and_not_longer,
@@ -135,6 +136,26 @@ fn what_the_outer_takes_until_an_inner_window_opens_is_kept(stage: &Stage<'_>) -
     let bench = stage.bench_with(setup, |scene| inner(scene, 100).map(drop))?;
     bench.session.cache().add(neighbour("inner", 200))?;
     came_to(Claim::OuterPeakIsKept, &busy.window(stage, &bench)?, 1_500)
+}
+
+/// The step ends while an operation that began in it goes on.
+fn operations_of_a_step_that_overlap_and_do_not_nest_are_not_believed(stage: &Stage<'_>) -> Result<(), CheckError> {
+    let still_locked = Arc::new(Mutex::new(None::<LockedModel>));
+    let keep = Arc::clone(&still_locked);
+    let bench = stage.bench_with(Setup::default(), move |scene| {
+        let locked = scene.cache.lock(&ModelKey::from("inner"), Some(scene.need_bytes)).map_err(failed)?;
+        *keep.lock().map_err(failed)? = Some(locked);
+        scene.take(800 * MIB)
+    })?;
+    bench.session.cache().add(neighbour("inner", 200))?;
+    let step = window(stage, &bench)?;
+    let locked = still_locked.lock().ok().and_then(|mut locked| locked.take());
+    let inner = locked.and_then(|locked| locked.unlock().measurement);
+    let inner = inner.ok_or_else(|| CheckError::violated("the inner operation left no window"))?;
+    let expected = Validity::Invalid(InvalidReason::Overlapped);
+    let claim = Claim::OverlappingWindowsAreInvalid;
+    claim.equal("the window of the step", step.validity, expected.clone())?;
+    claim.equal("the window of the operation inside it", inner.validity, expected)
 }
 
 /// An idle gibibyte would serve both tensors of an operation that takes one after the other.

@@ -1,4 +1,7 @@
 //! The open windows of one device: the innermost is measured, the others are suspended.
+//!
+//! That bills each its own memory where they nest. Windows of one scope that overlap otherwise are worthless, all of
+//! them: while both are open the inner one is billed whatever either operation takes.
 
 use headroom_base::{Deltas, InvalidReason, Reading, mutant};
 
@@ -163,6 +166,24 @@ impl WindowStack {
         }
     }
 
+    /// Marks the windows of the same scope that opened inside the one at this place and are still open when it closes;
+    /// whether there are any. Windows of other scopes are foreign to it, and say so.
+    fn fail_overlapped(&mut self, position: usize) -> bool {
+        let (closing, inner) = self.open.split_at_mut(position + 1);
+        let inside = mutant!(
+            "overlapping_windows_believed",
+            "an operation that ran beside another one of its step is believed to need nothing",
+            right: inner,
+            wrong: &mut inner[..0],
+        );
+        let mut overlapped = false;
+        for window in inside.iter_mut().filter(|window| window.scope == closing[position].scope) {
+            window.fail(InvalidReason::Overlapped);
+            overlapped = true;
+        }
+        overlapped
+    }
+
     /// Keeps a model in host memory for as long as the windows of this scope are open.
     pub(crate) fn pin(&mut self, scope: ScopeId, pin: impl Fn() -> HostPin) {
         for window in self.open.iter_mut().filter(|window| window.scope == scope) {
@@ -233,10 +254,14 @@ impl Core {
             Some(Err(reason)) => self.windows.fail_all(&reason),
             None => {}
         }
+        let overlapped = self.windows.fail_overlapped(position);
         let mut window = self.windows.open.remove(position);
         match looked {
             Ok((spilled, total_bytes)) => window.judge(spilled, total_bytes),
             Err(message) => window.fail(InvalidReason::ProbeFailed { message }),
+        }
+        if overlapped {
+            window.fail(InvalidReason::Overlapped);
         }
         if is_measured && !self.windows.is_empty() {
             let released = self.released().map(|_| ());

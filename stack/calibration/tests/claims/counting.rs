@@ -37,6 +37,11 @@ fn every_reason_is_kept_with_a_text() {
         (invalid(InvalidReason::AllocatorRetry { retries: 2 }), Finished, Some("the allocator retried 2 times")),
         (invalid(InvalidReason::Oversubscribed), Finished, Some("it needed more than the device has")),
         (
+            invalid(InvalidReason::Overlapped),
+            Finished,
+            Some("it overlapped another operation of its step, and whose memory is whose cannot be told"),
+        ),
+        (
             changed(|w| w.measurement.residency = Residency::Partial { missing_bytes: 3 << 20 }),
             Finished,
             Some("3 MiB of the model were not on the device"),

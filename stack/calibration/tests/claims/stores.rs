@@ -74,6 +74,7 @@ fn what_is_written_reads_back_the_same() {
         InvalidReason::ProbeFailed { message: String::new() },
         InvalidReason::NegativeDelta { quantity: "driver".into() },
         InvalidReason::Oversubscribed,
+        InvalidReason::Overlapped,
     ];
     let (_folder, store) = store();
     let written = store

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use headroom_base::{InvalidReason, MIB, Reading, Validity};
-use headroom_device::Device;
+use headroom_base::{AllocatorKind, InvalidReason, MIB, Reading, Validity};
 use headroom_device::probe::{Hook, HookError, HookPoint};
+use headroom_device::{Device, Scope};
 
 use crate::rig::{Wishes, in_scope, key, only_window};
 
@@ -74,26 +74,77 @@ fn an_inner_window_is_billed_to_itself_and_the_outer_peak_before_it_is_kept() {
     }
 }
 
+/// The reasons for which a scope's windows are worthless, by model.
+fn invalid(scope: &Scope) -> Vec<(String, Option<InvalidReason>)> {
+    let reason = |validity: Validity| match validity {
+        Validity::Valid => None,
+        Validity::Invalid(reason) => Some(reason),
+    };
+    scope.recorded().into_iter().map(|r| (r.model.to_string(), reason(r.measurement.validity))).collect()
+}
+
+const OVERLAPPED: Option<InvalidReason> = Some(InvalidReason::Overlapped);
+
 #[test]
-fn an_outer_window_that_closes_first_keeps_what_it_had_and_the_inner_one_goes_on() {
+fn an_outer_window_that_closes_first_and_the_inner_one_are_worthless_under_every_allocator() {
+    for (allocator, bytes) in AllocatorKind::ALL.into_iter().flat_map(|kind| [(kind, 0), (kind, 800)]) {
+        let rig = Wishes::mib(24_000).allocator(allocator).rig();
+        rig.add("outer", 300);
+        rig.add("inner", 200);
+        let scope = in_scope(0, |_| {
+            let outer = rig.lock("outer", 1_000);
+            let inner = rig.lock("inner", 1_000);
+            rig.free_and_unreleased(bytes);
+            drop(outer);
+            drop(inner);
+            // What comes afterwards is clean.
+            drop(rig.lock("outer", 1_000));
+        });
+        let expected = [("outer".into(), OVERLAPPED), ("inner".into(), OVERLAPPED), ("outer".into(), None)];
+        assert_eq!(invalid(&scope), expected, "{allocator:?}");
+        rig.assert_empties();
+    }
+}
+
+#[test]
+fn two_threads_of_a_step_whose_operations_overlap_leave_nothing_to_believe() {
     let rig = Wishes::mib(24_000).rig();
-    rig.add("outer", 300);
-    rig.add("inner", 200);
-    let scope = in_scope(0, |_| {
-        let outer = rig.lock("outer", 1_000);
-        rig.free_and_unreleased(600);
-        let inner = rig.lock("inner", 1_000);
-        rig.free_and_unreleased(900);
-        drop(outer);
-        rig.free_and_unreleased(1_100);
-        drop(inner);
+    rig.add("first", 300);
+    rig.add("second", 200);
+    let scope = in_scope(0, |scope| {
+        let first = rig.lock("first", 1_000);
+        let second = std::thread::scope(|threads| {
+            let locked = threads.spawn(|| {
+                let entered = scope.enter();
+                let locked = rig.lock("second", 1_000);
+                drop(entered);
+                locked
+            });
+            locked.join().unwrap()
+        });
+        rig.free_and_unreleased(800);
+        drop(first);
+        rig.free_and_unreleased(10);
+        drop(second);
     });
-    let demands: Vec<_> =
-        scope.recorded().iter().map(|r| (r.model.to_string(), r.measurement.demand_bytes / MIB)).collect();
-    // 900 MiB idle beside 1,100 in use: the inner operation's own reserve.
-    assert_eq!(demands, [("outer".into(), 600), ("inner".into(), 2_000)]);
-    assert!(scope.recorded().iter().all(|r| r.measurement.validity.is_valid()));
-    rig.assert_empties();
+    assert_eq!(invalid(&scope), [("first".into(), OVERLAPPED), ("second".into(), OVERLAPPED)]);
+}
+
+#[test]
+fn windows_around_and_inside_those_that_overlapped_are_judged_by_themselves() {
+    let rig = Wishes::mib(24_000).rig();
+    ["around", "a", "b", "inside"].iter().for_each(|name| rig.add(name, 100));
+    let scope = in_scope(0, |_| {
+        let around = rig.lock("around", 1_000);
+        let a = rig.lock("a", 1_000);
+        let b = rig.lock("b", 1_000);
+        drop(rig.lock("inside", 1_000));
+        drop(a);
+        drop(b);
+        drop(around);
+    });
+    let expected = [("inside", None), ("a", OVERLAPPED), ("b", OVERLAPPED), ("around", None)];
+    assert_eq!(invalid(&scope), expected.map(|(model, reason)| (model.to_owned(), reason)));
 }
 
 #[test]
