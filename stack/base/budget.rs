@@ -13,7 +13,10 @@ pub const DEFAULT_DEVICE_WORKING_BYTES: u64 = 3 * GIB;
 pub enum Reclaim {
     /// Whole free segments go back to the driver; slack in split ones (`inactive_split`) does not.
     WholeSegments,
-    /// The stream-ordered pool: whatever is reserved and not allocated goes back.
+    /// The stream-ordered pool: whatever is reserved and not allocated is credited. Not all of it goes back when the
+    /// pool is trimmed: what lies between live blocks may stay (as it does in the pool's model here; no recording says
+    /// how much a real one keeps). It serves requests that fit into it, so the sum is there for a load piece by piece,
+    /// and one allocation of the whole budget may still fail.
     Pool,
     /// Expandable segments: holes and returnable pages look the same, so nothing may be credited.
     Indistinguishable,
@@ -53,7 +56,8 @@ pub enum Cap {
 pub struct Budget {
     /// The working memory that is kept free: what was asked, but never below the floor.
     pub working_bytes: u64,
-    /// Reserved memory that goes back to the driver when the allocator's cache is emptied.
+    /// Reserved memory that counts as free: what goes back to the driver when the allocator's cache is emptied, and all
+    /// that lies idle in a stream-ordered pool ([`Reclaim::Pool`]).
     pub credit_bytes: u64,
     /// Driver-free + allocated + credit; on a card that spills, no more than the device has.
     pub available_bytes: u64,
