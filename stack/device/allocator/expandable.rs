@@ -85,15 +85,25 @@ impl<D: Driver> Allocator<D> {
         })
     }
 
-    /// Sets a new range apart, as one unmapped block, unless it would be too small for `needed_bytes`.
+    /// Sets a new range apart, as one unmapped block.
+    ///
+    /// PyTorch does so before it sees that a request is larger than any range, and keeps the range: later requests map
+    /// their pages there, where its addresses are the lowest, and no longer behind what is free already. The pool of the
+    /// driver has no ranges that one could see, and the bound for it none that nothing is in.
     pub(super) fn new_range(&mut self, needed_bytes: u64, kind: PoolKind) -> Result<u32, DriverError> {
         let MemoryInfo { free_bytes, total_bytes } = self.driver.memory()?;
         let bytes = Range::bytes_for(total_bytes, self.page_bytes(kind));
-        if needed_bytes > bytes {
-            return Err(DriverError::OutOfMemory { requested_bytes: needed_bytes, free_bytes, total_bytes });
+        if needed_bytes <= bytes {
+            let base = self.driver.reserve(bytes)?.0;
+            return Ok(self.add_range(Range { base, bytes }, kind));
         }
-        let base = self.driver.reserve(bytes)?.0;
-        Ok(self.add_range(Range { base, bytes }, kind))
+        // Without an address left for it the request is too large all the same.
+        if self.settings.kind == AllocatorKind::ExpandableSegments
+            && let Ok(Address(base)) = self.driver.reserve(bytes)
+        {
+            self.add_range(Range { base, bytes }, kind);
+        }
+        Err(DriverError::OutOfMemory { requested_bytes: needed_bytes, free_bytes, total_bytes })
     }
 
     fn add_range(&mut self, range: Range, pool: PoolKind) -> u32 {

@@ -1,5 +1,6 @@
 //! Settings and cards at their limits: nothing panics, nothing in use is given back, no limit is forgotten.
 
+use headroom_base::budget::credit_bytes;
 use headroom_base::{AllocatorKind, MIB};
 use headroom_device::allocator::{EventKind, PoolKind, RecordedBlock, RecordedSegment, driver_placements};
 use headroom_device::driver::{CardSettings, DriverCall, Fault};
@@ -56,6 +57,29 @@ fn a_request_beyond_a_growing_range_is_out_of_memory_even_where_the_host_takes_w
         allocator.empty_cache().unwrap();
         assert_eq!(card.held_bytes(), 0, "{kind}");
     }
+}
+
+/// PyTorch maps the pages of later requests in the range that it had set apart for the one that no range can hold.
+#[test]
+fn a_request_beyond_every_growing_range_leaves_a_range_that_later_requests_grow_in() {
+    let reserved_after = |too_large: Option<u64>| {
+        let (_, mut allocator) = allocator(Settings::of_kind(AllocatorKind::ExpandableSegments), |_| {});
+        let first = allocator.allocate(10 * MIB).unwrap();
+        if let Some(bytes) = too_large {
+            assert!(allocator.allocate(bytes).unwrap_err().is_out_of_memory());
+            assert_eq!(allocator.counters().reserved.current, 20 * MIB, "nothing is mapped for it");
+        }
+        let second = allocator.allocate(30 * MIB).unwrap();
+        let reserved_bytes = allocator.counters().reserved.current;
+        [first, second].into_iter().for_each(|allocation| allocator.free(allocation).unwrap());
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.counters().reserved.current, 0);
+        reserved_bytes / MIB
+    };
+    // The other 10 MiB of the first page are used, or are not.
+    assert_eq!(reserved_after(None), 40);
+    assert_eq!(reserved_after(Some(TOTAL / 8 * 9)), 40, "the range that is there has addresses for so much");
+    assert_eq!(reserved_after(Some(TOTAL / 8 * 9 + 40 * MIB)), 60);
 }
 
 #[test]
@@ -174,4 +198,17 @@ fn the_bound_follows_what_comes_back_although_the_pool_need_not_grow() {
     });
     let charged: Vec<_> = charged.collect();
     assert_eq!(charged, [0, 32, 96, 128, 160]);
+}
+
+#[test]
+fn what_is_idle_between_live_blocks_of_the_pool_is_credited_and_serves_no_larger_request() {
+    let (card, mut allocator) = allocator(Settings::of_kind(AllocatorKind::CudaMallocAsync), |_| {});
+    let held: Vec<_> = (0..6).map(|_| allocator.allocate(20 * MIB).unwrap()).collect();
+    held.into_iter().step_by(2).for_each(|held| allocator.free(held).unwrap());
+    allocator.empty_cache().unwrap();
+    let figures = allocator.figures().unwrap();
+    assert_eq!((card.free_bytes(), credit_bytes(&figures)), (0, 68 * MIB));
+    assert!(allocator.allocate(21 * MIB).unwrap_err().is_out_of_memory());
+    let pieces: Vec<_> = std::iter::from_fn(|| allocator.allocate(20 * MIB).ok()).collect();
+    assert_eq!(pieces.len(), 3, "one in each hole; the rest of the last step is not counted on");
 }
