@@ -17,7 +17,8 @@ pub struct ResetAnswer {
     pub model: String,
     /// Windows that were removed.
     pub removed_windows: usize,
-    /// The lines it had measured, each with the models whose windows still count there.
+    /// The lines it had measured, each with the models whose windows still count there; where it had measured nothing,
+    /// every line that anybody has.
     pub lines: Vec<RemainingLine>,
 }
 
@@ -69,20 +70,27 @@ impl ResetAnswer {
     /// What a person should know, in one sentence: what went, whose measurements still apply, and whose are kept
     /// but are too few to apply.
     pub fn summary(&self) -> String {
-        let removed = format!("{} windows of {} were removed", self.removed_windows, self.model);
         let apply = self.models_where(RemainingLine::is_calibrated);
         let too_few = self.models_where(|line| !line.is_calibrated());
+        let kept = if too_few.is_empty() {
+            String::new()
+        } else {
+            format!("; those of {too_few} are kept and too few to apply")
+        };
+        if self.removed_windows == 0 {
+            let by_what = match apply.as_str() {
+                "" => "built-in figures apply".to_owned(),
+                apply => format!("measurements of {apply} still apply on their lines"),
+            };
+            return format!("{} had measured nothing; {by_what}{kept}.", self.model);
+        }
+        let removed = format!("{} windows of {} were removed", self.removed_windows, self.model);
         let back = match (self.lines.iter().all(RemainingLine::is_calibrated), apply.is_empty()) {
             (_, true) => "; built-in figures apply again",
             (false, false) => "; on its other lines built-in figures apply again",
             (true, false) => "",
         };
         let still = if apply.is_empty() { String::new() } else { format!("; measurements of {apply} still apply") };
-        let kept = if too_few.is_empty() {
-            String::new()
-        } else {
-            format!("; those of {too_few} are kept and too few to apply")
-        };
         format!("{removed}{still}{back}{kept}.")
     }
 
@@ -112,10 +120,7 @@ pub fn reset(record: &mut Record, model: &str, context: &Context) -> Result<Rese
     if let Some(running) = running {
         return Err(ResetError::Running { model: model.to_owned(), attempt: running.id.clone() });
     }
-    let mut lines: Vec<LineKey> =
-        record.windows.iter().filter(|window| window.model == model).map(|window| window.line.clone()).collect();
-    lines.sort();
-    lines.dedup();
+    let lines = lines_of(record.windows.iter().filter(|window| window.model == model));
     let before = record.windows.len();
     record.windows.retain(|window| {
         let own = mutant!(
@@ -134,6 +139,8 @@ pub fn reset(record: &mut Record, model: &str, context: &Context) -> Result<Rese
     });
     record.attempts.retain(|attempt| attempt.model != model);
     let removed_windows = before - record.windows.len();
+    // What a model prices on is not known here: of one that measured nothing, it may be any line.
+    let lines = if removed_windows == 0 { lines_of(&record.windows) } else { lines };
     let lines = remaining(record, lines, context);
     Ok(ResetAnswer { model: model.to_owned(), removed_windows, lines })
 }
@@ -158,6 +165,12 @@ pub fn reset_stored(
         store.update(other, |record| reset(record, model, context))??;
     }
     store.update(device, |record| reset(record, model, context))?
+}
+
+/// The lines that windows are of, each once.
+fn lines_of<'w>(windows: impl IntoIterator<Item = &'w Window>) -> Vec<LineKey> {
+    let lines: BTreeSet<&LineKey> = windows.into_iter().map(|window| &window.line).collect();
+    lines.into_iter().cloned().collect()
 }
 
 fn remaining(record: &Record, lines: Vec<LineKey>, context: &Context) -> Vec<RemainingLine> {

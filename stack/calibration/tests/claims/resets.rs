@@ -11,6 +11,7 @@ crate::claims![
     a_reset_leaves_other_models_windows_and_says_whose,
     a_reset_says_where_what_others_measured_is_too_little_to_apply,
     a_reset_covers_every_line_of_the_model,
+    a_reset_of_a_model_that_measured_nothing_says_so_and_whose_measurements_apply,
     a_reset_on_one_card_leaves_the_others_files,
     a_model_that_is_being_measured_is_not_reset,
 ];
@@ -89,11 +90,26 @@ fn a_reset_covers_every_line_of_the_model() {
     reset(&mut record, MODEL, &context()).unwrap();
     assert!(record.windows.iter().all(|window| window.model != MODEL));
     let again = reset(&mut record, MODEL, &context()).unwrap();
-    assert_eq!((again.removed_windows, again.lines.len()), (0, 0));
+    assert_eq!(again.removed_windows, 0);
     reset(&mut record, "model-b", &context()).unwrap();
     assert!(record.windows.is_empty());
     let nothing = reset(&mut record, "model-b", &context()).unwrap().summary();
-    assert_eq!(nothing, "0 windows of model-b were removed; built-in figures apply again.");
+    assert_eq!(nothing, "model-b had measured nothing; built-in figures apply.");
+}
+
+fn a_reset_of_a_model_that_measured_nothing_says_so_and_whose_measurements_apply() {
+    let mut record = shared();
+    let before = record.clone();
+    let answer = reset(&mut record, "model-c", &context()).unwrap();
+    assert_eq!(record, before);
+    assert_eq!((answer.removed_windows, answer.lines.len()), (0, 2));
+    let said = "model-c had measured nothing; measurements of model-a, model-b still apply on their lines.";
+    assert_eq!(answer.summary(), said);
+
+    // Of two sizes there is no line to apply.
+    record.windows.retain(|window| window.model == "model-b" && window.cost_units < crate::fixture::units(1024));
+    let said = "model-c had measured nothing; built-in figures apply; those of model-b are kept and too few to apply.";
+    assert_eq!(reset(&mut record, "model-c", &context()).unwrap().summary(), said);
 }
 
 fn a_reset_on_one_card_leaves_the_others_files() {
