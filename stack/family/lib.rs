@@ -1,4 +1,18 @@
 //! Family files: what a model family is, as data a contributor can write.
+//!
+//! ```
+//! use headroom_base::Operation;
+//! use headroom_family::Family;
+//!
+//! let families = Family::embedded()?;
+//! let sdxl = families.iter().find(|family| family.name == "sdxl").ok_or("it is shipped")?;
+//! let vae = sdxl.model_for(Operation::VaeDecode).ok_or("it decodes")?;
+//! assert!(vae.key == "vae" && vae.architecture().is_some());
+//!
+//! let error = Family::parse("name: mine\nmodels: 3\n", "mine.yaml").unwrap_err();
+//! assert!(error.to_string().contains("mine.yaml:2:9"), "{error}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod architecture;
 mod bounds;

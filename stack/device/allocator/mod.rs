@@ -1,4 +1,29 @@
 //! A caching allocator that behaves as PyTorch's does, over any driver.
+//!
+//! ```
+//! use headroom_base::MIB;
+//! use headroom_device::{Allocator, Settings, SimulatedCard};
+//!
+//! // As a process would read them: `from_environment(|variable| std::env::var(variable).ok())`.
+//! let settings = Settings::parse("PYTORCH_ALLOC_CONF", "roundup_power2_divisions:4")?;
+//! let card = SimulatedCard::with_gib(1);
+//! let mut allocator = Allocator::new(card.driver(), settings);
+//!
+//! // Between 256 and 512 MiB there are four steps of 64 MiB.
+//! let held = allocator.allocate(300 * MIB)?;
+//! assert_eq!(held.bytes(), 320 * MIB);
+//! allocator.free(held)?;
+//! let counters = allocator.counters();
+//! assert_eq!((counters.allocated.current, counters.allocated.peak), (0, 320 * MIB));
+//! assert_eq!(counters.reserved.current, 320 * MIB, "it is kept for the next request");
+//! allocator.empty_cache()?;
+//! assert_eq!(card.free_bytes(), 1_024 * MIB);
+//!
+//! let error = allocator.allocate(1_025 * MIB).unwrap_err();
+//! assert!(error.is_out_of_memory() && allocator.counters().num_ooms == 1);
+//! assert!(Settings::parse("PYTORCH_ALLOC_CONF", "max_split_size:128").is_err(), "there is no such key");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bin;
 mod blocks;
