@@ -1,10 +1,12 @@
 //! What pieces take from the driver beyond their own bytes, since memory comes in segments, pages and steps.
 //!
-//! Budgets compare a model's own bytes, as the rules say. Two places look closer: a model of which only a part is
-//! loaded, so that the slack of its segments does not eat the working memory; and a stream-ordered pool, where a load
-//! that fits by a few MiB was seen to fail because the pool grows in steps.
+//! Budgets compare a model's own bytes, as the rules say. Three places look closer: a model that is to be loaded whole,
+//! for which the driver must have what its segments take; one of which only a part is loaded, so that their slack does
+//! not eat the working memory; and a stream-ordered pool, where a load that fits by a few MiB was seen to fail because
+//! the pool grows in steps.
 
-use headroom_base::{AllocatorKind, MIB, Reclaim};
+use headroom_base::budget::credit_bytes;
+use headroom_base::{AllocatorKind, DeviceFigures, MIB, Reclaim};
 
 use super::entry::Entry;
 use crate::allocator::PoolKind;
@@ -53,6 +55,11 @@ fn in_segments(left: &mut u64, rounded: u64, pool: PoolKind) -> u64 {
     let usable = if splits { rest } else { 0 };
     *left = if segment == 0 { usable } else { usable.max(*left) };
     segment
+}
+
+/// What the driver can give: what is free there, and what lies idle and goes back to it.
+pub(super) fn there_bytes(figures: &DeviceFigures) -> u64 {
+    figures.driver_free_bytes.saturating_add(credit_bytes(figures))
 }
 
 impl Entry {

@@ -5,7 +5,7 @@ use headroom_base::{Budget, DeviceFigures, Reclaim, mutant};
 
 use super::entry::Entry;
 use super::event::Event;
-use super::footprint::Footprint;
+use super::footprint::{Footprint, there_bytes};
 use super::lock::{Locking, TOLERANCE_BYTES};
 use super::{Cache, CacheError};
 use crate::allocator::AllocationError;
@@ -104,9 +104,8 @@ fn fits_whole(entry: &Entry, budget: &Budget, figures: &DeviceFigures) -> bool {
         right: i128::from(budget.budget_bytes) + i128::from(TOLERANCE_BYTES),
         wrong: i128::from(budget.budget_bytes),
     );
-    let there = figures.driver_free_bytes.saturating_add(credit_bytes(figures));
     i128::from(entry.needed_bytes(figures.reclaim)) <= tolerated
-        && entry.missing_footprint_bytes(figures.reclaim) <= there
+        && entry.missing_footprint_bytes(figures.reclaim) <= there_bytes(figures)
 }
 
 /// Every piece that is not on the device.

@@ -30,7 +30,7 @@ pub struct LockReport {
     pub missing_bytes: u64,
     /// Set where more was asked than the device has.
     pub beyond_device: Option<BeyondDevice>,
-    /// Set where the budget was negative although everything unlocked was gone.
+    /// Set where memory was short although everything unlocked was gone, when it was decided what to load.
     pub pressure: Option<Pressure>,
     /// How long it waited for other locks.
     pub waited: Duration,
@@ -147,6 +147,8 @@ impl<'a> Locking<'a> {
                 self.keep_working_memory()?;
                 return Ok(self.report(budget));
             }
+            // Others have let go: what was short before says nothing of what is now.
+            self.pressure = None;
             budget = self.budget()?;
         }
     }
@@ -157,7 +159,7 @@ impl<'a> Locking<'a> {
         Ok(self.report(budget))
     }
 
-    fn entry_missing(&mut self) -> u64 {
+    pub(super) fn entry_missing(&mut self) -> u64 {
         let slot = self.slot;
         self.state().entry(slot).missing_bytes()
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use headroom_base::{Budget, Reclaim, mutant};
 
 use super::event::Event;
+use super::footprint::there_bytes;
 use super::lock::{Locking, TOLERANCE_BYTES, shows_what_can_be_given_back};
 use super::offload::Amount;
 use super::spec::Loading;
@@ -38,22 +39,22 @@ impl Locking<'_> {
         self.empty_cache()
     }
 
-    /// Moves unlocked models off, smallest first, until the budget holds what the model lacks. Returns the budget then.
+    /// Moves unlocked models off, smallest first, until the budget holds what the model lacks and the driver has what
+    /// that takes from it. Returns the budget then.
     pub(super) fn make_room(&mut self, mut budget: Budget) -> Result<Budget, CacheError> {
         let own = self.slot;
         let reclaim = self.figures.reclaim;
-        let missing_bytes = self.state().entry(own).needed_bytes(reclaim);
         let ignored = mutant!(
             "working_memory_ignored_when_nothing_is_missing",
             "a model that is resident already runs without the memory that its operation needs",
             right: false,
-            wrong: missing_bytes == 0,
+            wrong: self.entry_missing() == 0,
         );
         if ignored {
             return Ok(budget);
         }
         let shown = shows_what_can_be_given_back(reclaim);
-        if reclaim == Reclaim::Indistinguishable && short_bytes(&budget, missing_bytes) > 0 {
+        if reclaim == Reclaim::Indistinguishable && self.short_bytes(&budget) > 0 {
             // No counter tells what can be given back, so it is given back before anybody is moved off for it.
             self.empty_cache()?;
             budget = self.budget()?;
@@ -64,7 +65,7 @@ impl Locking<'_> {
                 let short = mutant!(
                     "offload_never_stops_early",
                     "every other model is moved off for a lock that needed the smallest of them",
-                    right: short_bytes(&budget, missing_bytes),
+                    right: self.short_bytes(&budget),
                     wrong: u64::MAX,
                 );
                 if short == 0 {
@@ -83,6 +84,18 @@ impl Locking<'_> {
             budget = self.budget()?;
         }
         Ok(budget)
+    }
+
+    /// How much has to go before the model can be loaded whole: what the budget lacks for its bytes; after that, what
+    /// the driver lacks for the segments, pages or steps that they take.
+    fn short_bytes(&mut self, budget: &Budget) -> u64 {
+        let (own, figures) = (self.slot, self.figures);
+        let entry = self.state().entry(own);
+        let short = i128::from(entry.needed_bytes(figures.reclaim)) - i128::from(budget.budget_bytes);
+        if short > 0 {
+            return u64::try_from(short).unwrap_or(u64::MAX);
+        }
+        entry.missing_footprint_bytes(figures.reclaim).saturating_sub(there_bytes(&figures))
     }
 
     /// Weights take whole segments, which can be half as much again as their own bytes, and a budget of bytes does not
@@ -205,10 +218,4 @@ impl Locking<'_> {
 fn budget_needed(locking: &mut Locking<'_>) -> u64 {
     let own = locking.slot;
     locking.state().entry(own).required_missing_bytes()
-}
-
-/// How much the budget lacks for `missing_bytes`.
-fn short_bytes(budget: &Budget, missing_bytes: u64) -> u64 {
-    let short = i128::from(missing_bytes) - i128::from(budget.budget_bytes);
-    u64::try_from(short.max(0)).unwrap_or(u64::MAX)
 }

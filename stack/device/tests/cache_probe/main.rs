@@ -5,6 +5,7 @@ mod cache_credit;
 mod cache_edges;
 mod cache_locking;
 mod cache_properties;
+mod cache_room;
 mod cache_waits;
 mod cache_words;
 mod faults;
