@@ -6,7 +6,7 @@ use super::guard::GuardParts;
 use super::lock::{Locking, Request};
 use super::state::Slot;
 use super::{Cache, CacheError, ComputeOn, Event, LockReport, LockedModel, ModelKey};
-use crate::probe::{Registration, Scope, thread_number};
+use crate::probe::{Registration, Scope};
 use crate::weights::HostPin;
 
 impl Cache {
@@ -14,12 +14,13 @@ impl Cache {
         &self,
         key: &ModelKey,
         working_bytes: Option<u64>,
+        held: &[&LockedModel],
         scope: Option<&Scope>,
     ) -> Result<LockedModel, CacheError> {
         let scope_id = scope.map(Scope::id);
         // Counted before anything moves, so that a window that sees its effects also sees the lock.
         self.device().ledger().take(scope_id);
-        let outcome = self.lock_counted(key, working_bytes, scope);
+        let outcome = self.lock_counted(key, working_bytes, held, scope);
         if outcome.is_err() {
             self.device().ledger().give_back(scope_id);
         }
@@ -30,15 +31,18 @@ impl Cache {
         &self,
         key: &ModelKey,
         working_bytes: Option<u64>,
+        held: &[&LockedModel],
         scope: Option<&Scope>,
     ) -> Result<LockedModel, CacheError> {
-        let thread = thread_number();
         // Before it waits for anybody, so that whoever cancels meanwhile means this lock too.
         let cancels = self.cancels();
+        let beside: Vec<_> = held.iter().filter_map(|guard| guard.lock_in(self)).collect();
         let mut state = self.state();
         let slot = state.find(key).ok_or_else(|| CacheError::UnknownModel { key: key.clone() })?;
+        state.locks += 1;
+        let lock = state.locks;
         let entry = state.entry_mut(slot);
-        entry.holders.push(thread);
+        entry.holders.push(lock);
         let compute = entry.compute;
         let measured = scope.filter(|_| compute == ComputeOn::Device).zip(working_bytes);
         let allowance_bytes = mutant!(
@@ -48,7 +52,7 @@ impl Cache {
             wrong: 0,
         );
         let asked_bytes = working_bytes.map(|bytes| bytes.saturating_add(allowance_bytes));
-        let request = Request { asked_bytes, measured: measured.is_some(), thread, cancels };
+        let request = Request { asked_bytes, measured: measured.is_some(), lock, beside, cancels };
         let mut locking = Locking::new(self, state, slot, key, request);
         let outcome = if compute == ComputeOn::Host { locking.on_host() } else { locking.run() };
         let report = self.finish_lock(locking, outcome)?;
@@ -56,7 +60,7 @@ impl Cache {
         let scope_id = scope.map(Scope::id);
         let mut guard = LockedModel::new(
             self.clone(),
-            GuardParts { slot, key: key.clone(), compute, thread, scope: scope_id, report },
+            GuardParts { slot, key: key.clone(), compute, lock, scope: scope_id, report },
         );
         if let Some(scope) = scope {
             self.pin_for_open_windows(scope, slot);
@@ -74,7 +78,7 @@ impl Cache {
         mut locking: Locking<'_>,
         outcome: Result<LockReport, CacheError>,
     ) -> Result<LockReport, CacheError> {
-        let (slot, thread) = (locking.slot, locking.request.thread);
+        let (slot, lock) = (locking.slot, locking.request.lock);
         let entry = locking.state().entry_mut(slot);
         let locks = entry.holders.len();
         let uncount = mutant!(
@@ -83,11 +87,8 @@ impl Cache {
             right: outcome.is_err(),
             wrong: false,
         );
-        if uncount {
-            if let Some(position) = entry.holders.iter().rposition(|holder| *holder == thread) {
-                entry.holders.remove(position);
-            }
-            locking.state().unlocks += 1;
+        if uncount && let Some(position) = entry.holders.iter().rposition(|holder| *holder == lock) {
+            entry.holders.remove(position);
         }
         let (key, mut events) = (locking.key, locking.events);
         if self.is_observed() {
@@ -104,7 +105,7 @@ impl Cache {
             if state.drops_due > 0 {
                 self.evict_due(&mut state, &mut events);
             }
-            self.changed().notify_all();
+            self.bell().ring();
         }
         // A failed observer has marked the open windows; the lock stands.
         let _ = self.tell(events);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
+use super::state::LockId;
 use super::{CacheError, ModelKey};
 use crate::allocator::sizes::REFUSED_FROM_BYTES;
 use crate::device::Holding;
@@ -33,8 +34,8 @@ pub(super) struct Entry {
     pub(super) compute: ComputeOn,
     pub(super) host: Arc<HostCopy>,
     pub(super) pins: PinCount,
-    /// The threads that hold a lock, one entry a lock.
-    pub(super) holders: Vec<u64>,
+    /// The locks on it.
+    pub(super) holders: Vec<LockId>,
     /// Evict it when nobody needs it any more.
     pub(super) drop_when_idle: bool,
     pub(super) total_bytes: u64,

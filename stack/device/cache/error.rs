@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headroom_base::Bytes;
 
-use super::ModelKey;
+use super::{ModelKey, Resident};
 use crate::allocator::sizes::REFUSED_FROM_BYTES;
 use crate::allocator::{AllocationError, NotAllocated};
 use crate::driver::DriverError;
@@ -45,7 +45,8 @@ pub enum CacheError {
     },
     /// The device has too little memory for the pieces that must be on it.
     #[error(
-        "model `{key}` needs {} more on the device: {source} (waited {waited:?} for other locks)", Bytes(*missing_bytes)
+        "model `{key}` needs {} more on the device: {source} (waited {waited:?} for other locks; {})",
+        Bytes(*missing_bytes), InUse(in_use)
     )]
     OutOfMemory {
         /// The model.
@@ -54,6 +55,8 @@ pub enum CacheError {
         missing_bytes: u64,
         /// How long the lock waited for others to end.
         waited: Duration,
+        /// The other models that were in use, on whatever thread: room comes back with their last locks.
+        in_use: Vec<Resident>,
         /// What the allocator said.
         #[source]
         source: Box<AllocationError>,
@@ -111,12 +114,36 @@ impl CacheError {
         matches!(self, Self::OutOfMemory { .. })
     }
 
-    pub(super) fn of_allocation(key: &ModelKey, missing_bytes: u64, waited: Duration, source: AllocationError) -> Self {
-        let (key, source) = (key.clone(), Box::new(source));
+    /// Allocating for a model failed, after so long a wait and beside these models.
+    pub(super) fn of_allocation(
+        key: ModelKey,
+        missing_bytes: u64,
+        waited: Duration,
+        in_use: Vec<Resident>,
+        source: AllocationError,
+    ) -> Self {
+        let source = Box::new(source);
         if source.is_out_of_memory() {
-            Self::OutOfMemory { key, missing_bytes, waited, source }
+            Self::OutOfMemory { key, missing_bytes, waited, in_use, source }
         } else {
             Self::Allocator { key, source }
         }
+    }
+}
+
+/// Models in use, in words.
+struct InUse<'a>(&'a [Resident]);
+
+impl std::fmt::Display for InUse<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no other model is in use");
+        }
+        f.write_str("in use: ")?;
+        for (index, Resident { key, bytes, .. }) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{key} {}", Bytes(*bytes))?;
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@
 use headroom_base::budget::credit_bytes;
 use headroom_base::{AllocatorKind, DeviceFigures, MIB, Reclaim};
 
-use super::entry::Entry;
+use super::entry::{Entry, Piece};
 use crate::allocator::PoolKind;
 use crate::allocator::sizes::{LARGE_SEGMENT_BYTES, round_to_unit, segment_bytes};
 
@@ -65,9 +65,17 @@ pub(super) fn there_bytes(figures: &DeviceFigures) -> u64 {
 impl Entry {
     /// What its missing pieces take from the driver.
     pub(super) fn missing_footprint_bytes(&self, reclaim: Reclaim) -> u64 {
+        self.footprint_bytes(reclaim, Piece::is_missing)
+    }
+
+    /// What those of them take that must be on the device.
+    pub(super) fn required_missing_footprint_bytes(&self, reclaim: Reclaim) -> u64 {
+        self.footprint_bytes(reclaim, |piece| piece.required && piece.is_missing())
+    }
+
+    fn footprint_bytes(&self, reclaim: Reclaim, counts: impl Fn(&Piece) -> bool) -> u64 {
         let mut footprint = Footprint::new(reclaim);
-        let missing = self.pieces.iter().filter(|piece| piece.is_missing());
-        missing.map(|piece| footprint.add(piece.bytes)).sum()
+        self.pieces.iter().filter(|piece| counts(piece)).map(|piece| footprint.add(piece.bytes)).sum()
     }
 
     /// What the budget must hold for the model to be loaded whole.

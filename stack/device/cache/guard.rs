@@ -8,7 +8,7 @@ use super::entry::Piece;
 use super::event::Event;
 use super::lock::LockReport;
 use super::spec::ComputeOn;
-use super::state::Slot;
+use super::state::{LockId, Slot};
 use super::view::WeightHolding;
 use super::{Cache, ModelKey};
 use crate::device::Device;
@@ -24,13 +24,16 @@ pub struct Unlocked {
 }
 
 /// A model that is in use. Dropping it unlocks the model; [`unlock`](Self::unlock) also says what was measured.
+///
+/// It may be sent to another thread and end there. So locks that need its room wait for it whoever holds it, and the
+/// caller of such a lock that keeps this one meanwhile says so: [`Cache::lock_beside`].
 #[must_use = "the model is unlocked when this is dropped"]
 pub struct LockedModel {
     cache: Cache,
     slot: Slot,
     key: ModelKey,
     compute: ComputeOn,
-    thread: u64,
+    lock: LockId,
     scope: Option<ScopeId>,
     report: LockReport,
     window: Option<Registration>,
@@ -48,15 +51,20 @@ pub(super) struct GuardParts {
     pub(super) slot: Slot,
     pub(super) key: ModelKey,
     pub(super) compute: ComputeOn,
-    pub(super) thread: u64,
+    pub(super) lock: LockId,
     pub(super) scope: Option<ScopeId>,
     pub(super) report: LockReport,
 }
 
 impl LockedModel {
     pub(super) fn new(cache: Cache, parts: GuardParts) -> Self {
-        let GuardParts { slot, key, compute, thread, scope, report } = parts;
-        Self { cache, slot, key, compute, thread, scope, report, window: None, ended: false }
+        let GuardParts { slot, key, compute, lock, scope, report } = parts;
+        Self { cache, slot, key, compute, lock, scope, report, window: None, ended: false }
+    }
+
+    /// Which lock of `cache` it is.
+    pub(super) fn lock_in(&self, cache: &Cache) -> Option<LockId> {
+        std::sync::Arc::ptr_eq(&self.cache.inner, &cache.inner).then_some(self.lock)
     }
 
     pub(super) fn set_window(&mut self, window: Registration) {
@@ -135,23 +143,24 @@ impl LockedModel {
         if std::mem::replace(&mut self.ended, true) {
             return Unlocked { measurement: None, evicted: false };
         }
-        let (slot, thread) = (self.slot, self.thread);
+        let (slot, lock) = (self.slot, self.lock);
         let mut closing = self.window.take().map(Registration::measure);
         let mut state = self.cache.state();
         let entry = state.entry_mut(slot);
-        if let Some(position) = entry.holders.iter().position(|holder| *holder == thread) {
+        if let Some(position) = entry.holders.iter().position(|holder| *holder == lock) {
             entry.holders.swap_remove(position);
         }
         let locks = entry.holders.len();
-        state.unlocks += 1;
         drop(closing.as_mut().map(Closing::take_pins));
         let mut events = Vec::new();
         if self.cache.is_observed() {
             events.push(Event::Unlocked { key: self.key.clone(), locks });
         }
         let evicted = if state.drops_due > 0 { self.cache.evict_due(&mut state, &mut events) } else { Vec::new() };
-        if !state.waiting.is_empty() {
-            self.cache.changed().notify_all();
+        if state.waiting.is_empty() {
+            self.cache.bell().ring_unheard();
+        } else {
+            self.cache.bell().ring();
         }
         drop(state);
         let told = self.cache.tell(events);

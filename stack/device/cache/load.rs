@@ -56,7 +56,10 @@ impl Locking<'_> {
             Err(error) => {
                 self.unload_after_failure();
                 Err(match error {
-                    LoadError::Allocation(source) => CacheError::of_allocation(&key, missing_bytes, waited, source),
+                    LoadError::Allocation(source) => {
+                        let in_use = self.state().in_use_beside(&key);
+                        CacheError::of_allocation(key, missing_bytes, waited, in_use, source)
+                    }
                     LoadError::Upload(source) => CacheError::Driver { key, source },
                     LoadError::Weights(source) => CacheError::Weights(source),
                     LoadError::Hook(source) => CacheError::Hook { key, source },
@@ -156,7 +159,7 @@ fn load_pieces(
         cache.device().hook(HookPoint::Uploading).map_err(LoadError::Hook)?;
         let parts: Vec<_> = loaded.iter().filter_map(|index| upload_part(entry, *index)).collect();
         if parts.is_empty() {
-            return Ok(());
+            return if is_cancelled() { Err(LoadError::Cancelled) } else { Ok(()) };
         }
         entry.host.check().map_err(LoadError::Weights)?;
         match memory.upload_unless(&parts, is_cancelled).map_err(LoadError::Upload)? {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use headroom_base::{Budget, Cap, DeviceFigures, MIB, Reclaim, budget, mutant};
 
 use super::event::Event;
-use super::state::{Slot, State};
+use super::state::{LockId, Slot, State};
 use super::warning::{BeyondDevice, Pressure};
 use super::{Cache, CacheError, ModelKey, Move};
 use crate::driver::DriverError;
@@ -37,14 +37,16 @@ pub struct LockReport {
 }
 
 /// What a lock asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Request {
     /// Working memory, the measuring allowance included.
     pub(super) asked_bytes: Option<u64>,
     /// Whether a window is to be measured.
     pub(super) measured: bool,
-    /// The thread that locks.
-    pub(super) thread: u64,
+    /// This lock.
+    pub(super) lock: LockId,
+    /// Locks that its caller keeps meanwhile.
+    pub(super) beside: Vec<LockId>,
     /// How often loads had been cancelled when it began.
     pub(super) cancels: u64,
 }
@@ -142,7 +144,7 @@ impl<'a> Locking<'a> {
                 self.offload_own(&budget)?;
                 budget = self.budget()?;
             }
-            if !self.waits(&budget) || !self.wait(&budget) {
+            if !self.waits(&budget) || !self.wait(&budget)? {
                 self.load(&budget)?;
                 self.keep_working_memory()?;
                 return Ok(self.report(budget));

@@ -3,6 +3,7 @@
 //! All of a cache's state is under one lock, which is held while models move. Locks are always taken in the order
 //! cache, device, and observers are called with neither held, so nothing here can wait in a ring.
 
+mod bell;
 mod counting;
 mod entry;
 mod error;
@@ -21,7 +22,7 @@ mod view;
 mod warning;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use headroom_base::{Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, mutant};
@@ -30,6 +31,7 @@ use crate::device::Device;
 use crate::driver::DriverError;
 use crate::probe::{HookError, current};
 use crate::weights::HostStore;
+use bell::Bell;
 use entry::Entry;
 pub use error::CacheError;
 pub use event::{Event, Observer};
@@ -48,7 +50,9 @@ pub struct CacheSettings {
     pub floor_bytes: u64,
     /// A limit on what the cache may use, working memory included.
     pub cap: Cap,
-    /// How long a lock waits for others to end when the pieces it cannot do without have no room.
+    /// How long a lock waits for others to end when the pieces it cannot do without have no room. Nobody can know who
+    /// will drop a [`LockedModel`], so this also bounds a wait of a caller for a lock that it holds itself and did not
+    /// name ([`Cache::lock_beside`]). Zero never waits.
     pub wait_for_room: Duration,
 }
 
@@ -85,7 +89,7 @@ struct Inner {
     settings: CacheSettings,
     store: Arc<HostStore>,
     state: Mutex<State>,
-    changed: Condvar,
+    bell: Bell,
     /// How often loads were cancelled. A lock is cancelled when this is no longer what it was when the lock began.
     cancels: AtomicU64,
     observers: RwLock<Vec<Arc<dyn Observer>>>,
@@ -125,7 +129,7 @@ impl Cache {
             settings,
             store,
             state: Mutex::default(),
-            changed: Condvar::new(),
+            bell: Bell::default(),
             cancels: AtomicU64::new(0),
             observers: RwLock::default(),
             observed: AtomicBool::new(false),
@@ -169,6 +173,11 @@ impl Cache {
     /// In a calibration scope, a lock that states its working memory asks for the scope's allowance as well and opens
     /// a window. Stating none keeps the floor free.
     ///
+    /// Where the pieces that must be on the device have no room while other models are in use, this waits for their
+    /// locks to end, up to [`CacheSettings::wait_for_room`]: whoever holds them, on whatever thread. A caller that holds
+    /// some itself names them ([`lock_beside`](Self::lock_beside)); otherwise it may wait that long for itself, and the
+    /// error says what was in use.
+    ///
     /// # Errors
     /// [`CacheError::UnknownModel`]; [`CacheError::OutOfMemory`] when the pieces that must be on the device do not fit;
     /// otherwise what the driver, the allocator or a hook said. The lock is not counted then, no bytes that it loaded
@@ -184,7 +193,21 @@ impl Cache {
         if works_when_idle {
             drop(self.device().process_bytes());
         }
-        self.lock_in(key, working_bytes, scope.as_ref())
+        self.lock_in(key, working_bytes, &[], scope.as_ref())
+    }
+
+    /// [`lock`](Self::lock) for a caller that keeps `held` meanwhile: it does not wait for those, and no lock that names
+    /// others waits for them while this one waits. Two callers that each name what they hold never wait for each other.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn lock_beside(
+        &self,
+        key: &ModelKey,
+        working_bytes: Option<u64>,
+        held: &[&LockedModel],
+    ) -> Result<LockedModel, CacheError> {
+        self.lock_in(key, working_bytes, held, current().as_ref())
     }
 
     /// [`lock`](Self::lock) without asking which scope the thread works for: what that question costs can be measured
@@ -194,7 +217,7 @@ impl Cache {
     /// As [`lock`](Self::lock).
     #[doc(hidden)]
     pub fn lock_outside_scopes(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
-        self.lock_in(key, working_bytes, None)
+        self.lock_in(key, working_bytes, &[], None)
     }
 
     /// Cancels every load of this cache that is under way, and those of locks that were begun and have not come to
@@ -202,9 +225,11 @@ impl Cache {
     /// it loaded is left, and the memory it staged through is unpinned. Locks that need nothing loaded succeed, and so
     /// do those that begin later.
     ///
-    /// This returns at once, whoever holds the cache; a load under way ends with the chunk that is being copied.
+    /// This returns at once, whoever holds the cache; a load under way ends with the chunk that is being copied, and a
+    /// lock that waits for room ends its wait.
     pub fn cancel_loads(&self) {
         self.inner.cancels.fetch_add(1, Ordering::Relaxed);
+        self.bell().ring();
     }
 
     fn cancels(&self) -> u64 {
@@ -244,13 +269,8 @@ impl Cache {
         self.inner.observed.load(Ordering::Acquire)
     }
 
-    fn changed(&self) -> &Condvar {
-        &self.inner.changed
-    }
-
-    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
-        let waited = self.inner.changed.wait_timeout(state, at_most);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+    fn bell(&self) -> &Bell {
+        &self.inner.bell
     }
 
     /// The state is whole at every point where a panic could leave it, so a poisoned lock is taken as it is.

@@ -6,10 +6,10 @@ use headroom_base::{Budget, Reclaim, mutant};
 
 use super::event::Event;
 use super::footprint::there_bytes;
-use super::lock::{Locking, TOLERANCE_BYTES, shows_what_can_be_given_back};
+use super::lock::{Locking, Request, TOLERANCE_BYTES, shows_what_can_be_given_back};
 use super::offload::Amount;
 use super::spec::Loading;
-use super::state::Slot;
+use super::state::{Slot, Waiting};
 use super::{CacheError, Move};
 
 /// A wait without end is one of a year: a clock cannot count to the end of the largest duration.
@@ -138,25 +138,35 @@ impl Locking<'_> {
 
     /// Whether the pieces that must be on the device have to wait for other locks to end.
     pub(super) fn waits(&mut self, budget: &Budget) -> bool {
-        let (own, thread) = (self.slot, self.request.thread);
-        let needed = self.state().entry(own).required_missing_bytes();
+        let (own, figures) = (self.slot, self.figures);
+        let entry = self.state().entry(own);
+        let needed_bytes = entry.required_missing_bytes();
         let room = i128::from(budget.before_working_bytes) + i128::from(TOLERANCE_BYTES);
-        i128::from(needed) > room && self.state().somebody_may_make_room(own, thread)
+        let short = i128::from(needed_bytes) > room
+            || entry.required_missing_footprint_bytes(figures.reclaim) > there_bytes(&figures);
+        short && self.somebody_may_make_room()
+    }
+
+    fn somebody_may_make_room(&mut self) -> bool {
+        let own = self.slot;
+        self.state.as_ref().is_some_and(|state| state.somebody_may_make_room(own, &self.request.beside))
     }
 
     /// Waits until some lock ends; false when the time is up or nobody can make room any more.
     ///
-    /// It cannot wait for itself: a lock waits only while a thread that does not wait holds another model's bytes, so
-    /// the last one to come finds nobody and goes on; and never beyond the deadline.
-    pub(super) fn wait(&mut self, budget: &Budget) -> bool {
+    /// A lock waits only while one is held that may end before it, so of those that name what their callers keep, the
+    /// last one to come finds nobody and goes on; and none waits beyond its deadline.
+    pub(super) fn wait(&mut self, budget: &Budget) -> Result<bool, CacheError> {
         let started = Instant::now();
         let wait_for_room = self.cache.settings().wait_for_room.min(LONGEST_WAIT);
         let deadline = *self.deadline.get_or_insert_with(|| started + wait_for_room);
         let at_most = deadline.saturating_duration_since(started);
         if at_most.is_zero() {
-            return false;
+            return Ok(false);
         }
-        let unlocks = self.state().unlocks;
+        let cache = self.cache;
+        let rings = cache.bell().rings();
+        self.refuse_if_cancelled()?;
         if !self.told_waiting {
             self.told_waiting = true;
             let needed_bytes = budget_needed(self);
@@ -164,17 +174,27 @@ impl Locking<'_> {
             self.events.push(Event::WaitingForRoom { key: self.key.clone(), needed_bytes, room_bytes, at_most });
             self.tell_meanwhile();
         }
-        let thread = self.request.thread;
-        self.state().waiting.push(thread);
-        let (own, cache) = (self.slot, self.cache);
-        let waits = self.state().unlocks == unlocks && self.state().somebody_may_make_room(own, thread);
-        if waits && let Some(state) = self.state.take() {
-            self.state = Some(cache.wait(state, at_most));
+        let waits = self.somebody_may_make_room();
+        let Request { lock, ref beside, .. } = self.request;
+        let waiting = Waiting { lock, beside: beside.clone() };
+        self.state().waiting.push(waiting);
+        if waits {
+            drop(self.state.take());
+            cache.bell().listen(rings, at_most);
+            self.state = Some(cache.state());
         }
-        let moved_on = self.state().unlocks != unlocks;
-        self.state().waiting.retain(|waiting| *waiting != thread);
+        self.state().waiting.retain(|waiting| waiting.lock != lock);
         self.waited += started.elapsed();
-        waits || moved_on
+        self.refuse_if_cancelled()?;
+        Ok(waits || cache.bell().rings() != rings)
+    }
+
+    /// Ends a lock whose load was cancelled before it began.
+    fn refuse_if_cancelled(&self) -> Result<(), CacheError> {
+        if self.cache.cancels() == self.request.cancels {
+            return Ok(());
+        }
+        Err(CacheError::Cancelled { key: self.key.clone() })
     }
 
     /// Tells what happened so far with the cache let go, so that people see that a lock waits while it does.

@@ -10,6 +10,17 @@ use super::warning::{Resident, Said};
 /// An entry's place; it stays the same while the entry lives.
 pub(super) type Slot = usize;
 
+/// Tells one lock of a cache from all others.
+pub(super) type LockId = u64;
+
+/// A lock that waits for room.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) lock: LockId,
+    /// Locks that end only after it, since its caller keeps them meanwhile.
+    pub(super) beside: Vec<LockId>,
+}
+
 /// The entries, what was said, who waits.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -17,10 +28,9 @@ pub(super) struct State {
     index: FxHashMap<ModelKey, Slot>,
     free: Vec<Slot>,
     pub(super) said: Said,
-    /// Locks that have ended: what a waiting lock looks at after it looked away.
-    pub(super) unlocks: u64,
-    /// Threads that wait for room.
-    pub(super) waiting: Vec<u64>,
+    /// Locks that were ever begun.
+    pub(super) locks: LockId,
+    pub(super) waiting: Vec<Waiting>,
     /// Entries to be evicted when nobody needs them.
     pub(super) drops_due: usize,
 }
@@ -99,11 +109,19 @@ impl State {
         resident
     }
 
-    /// Whether some other thread that is not itself waiting holds bytes that an unlock of it would free.
-    pub(super) fn somebody_may_make_room(&self, own: Slot, thread: u64) -> bool {
-        self.entries().any(|(slot, entry)| {
-            let active = |holder: &u64| *holder != thread && !self.waiting.contains(holder);
-            slot != own && entry.resident_bytes > 0 && entry.holders.iter().any(active)
-        })
+    /// Whether a lock is held that may end before this one and would free bytes: neither one of `beside`, which its
+    /// caller keeps, nor one that itself ends only after a wait.
+    pub(super) fn somebody_may_make_room(&self, own: Slot, beside: &[LockId]) -> bool {
+        let waits =
+            |lock: &LockId| self.waiting.iter().any(|waiting| waiting.lock == *lock || waiting.beside.contains(lock));
+        let may_end = |lock: &LockId| !beside.contains(lock) && !waits(lock);
+        self.entries().any(|(slot, entry)| slot != own && entry.resident_bytes > 0 && entry.holders.iter().any(may_end))
+    }
+
+    /// The models in use beside `own`, by name.
+    pub(super) fn in_use_beside(&self, own: &ModelKey) -> Vec<Resident> {
+        let mut resident = self.resident();
+        resident.retain(|resident| resident.locked && resident.key != *own);
+        resident
     }
 }

@@ -43,6 +43,6 @@ mod windows;
 pub use hooks::{Hook, HookError, HookPoint};
 pub(crate) use hooks::{call_hook, guarded};
 pub(crate) use registration::{Closing, Registration};
+pub(crate) use scope::current;
 pub use scope::{Entered, Recorded, Scope, ScopeId};
-pub(crate) use scope::{current, thread_number};
 pub(crate) use windows::WindowStack;

@@ -46,18 +46,6 @@ thread_local! {
     /// The scopes it entered and has not left, the latest last, each with the number of its entry.
     static ENTERED: RefCell<Vec<(u64, Scope)>> = const { RefCell::new(Vec::new()) };
     static ENTRIES: Cell<u64> = const { Cell::new(0) };
-    static NUMBER: Cell<u64> = const { Cell::new(0) };
-}
-
-/// A number that no other thread of this process has or had. Never 0.
-pub(crate) fn thread_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NUMBER.with(|number| {
-        if number.get() == 0 {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
 }
 
 /// The scope this thread works for.

@@ -147,8 +147,8 @@ fn dropping_a_model_that_is_not_on_the_device_changes_nothing_for_a_window() {
 }
 
 #[test]
-fn a_lock_waits_for_what_is_more_than_a_mib_beyond_the_room_and_for_no_less() {
-    for (needed_bytes, waits) in [(600 * MIB, false), (601 * MIB, false), (601 * MIB + 1, true)] {
+fn a_lock_waits_for_what_the_driver_cannot_hold_and_for_no_less() {
+    for (needed_bytes, waits) in [(600 * MIB, false), (600 * MIB + 1, true), (601 * MIB, true)] {
         let rig = Wishes::mib(1_000).wait(SHORT).rig();
         rig.add("held", 400);
         rig.cache.add(ModelSpec::synthetic("wanted", [PieceSpec::required("all", needed_bytes)])).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headroom_base::MIB;
 use headroom_device::cache::Event;
-use headroom_device::{ModelSpec, PieceSpec};
+use headroom_device::{LockedModel, ModelSpec, PieceSpec};
 
 use crate::rig::{Rig, Watcher, Wishes, in_scope, key, model, warnings};
 
@@ -67,35 +67,37 @@ fn nothing_is_told_of_models_that_were_not_there_to_be_moved() {
 }
 
 /// Whether a lock of a model that has no room says that it waits, where `others` are locked by somebody else.
-fn says_that_it_waits(rig: &Rig, others: &[&str]) -> bool {
+fn says_that_it_waits(rig: &Rig, others: &[&str], keeps: &[LockedModel]) -> bool {
     let held: Vec<_> = std::thread::scope(|threads| {
         threads.spawn(|| others.iter().map(|name| rig.lock(name, 0)).collect()).join().unwrap()
     });
     rig.cache.add(model("wanted", 900).whole()).unwrap();
     let watcher = Arc::new(Watcher::default());
     rig.cache.observe(watcher.clone());
-    assert!(rig.cache.lock(&key("wanted"), Some(0)).unwrap_err().is_out_of_memory());
+    let keeps: Vec<_> = keeps.iter().collect();
+    assert!(rig.cache.lock_beside(&key("wanted"), Some(0), &keeps).unwrap_err().is_out_of_memory());
     drop(held);
     watcher.take().iter().any(|event| matches!(event, Event::WaitingForRoom { .. }))
 }
 
 #[test]
-fn a_lock_says_that_it_waits_only_where_another_threads_unlock_would_make_room() {
+fn a_lock_says_that_it_waits_only_where_anothers_unlock_would_make_room() {
     let rig = || {
         let rig = Wishes::mib(1_000).wait(Duration::from_millis(1)).rig();
         rig.add("a", 500);
         rig.cache.add(model("on the host", 500).on_host()).unwrap();
         rig
     };
-    assert!(says_that_it_waits(&rig(), &["a"]));
+    assert!(says_that_it_waits(&rig(), &["a"], &[]));
     let own = rig();
     let held = own.lock("a", 0);
-    assert!(!says_that_it_waits(&own, &[]), "nobody but itself is in the way");
-    drop(held);
+    assert!(!says_that_it_waits(&own, &[], &[held]), "nobody but itself is in the way");
     let own = rig();
     let held = own.lock("a", 0);
-    assert!(!says_that_it_waits(&own, &["on the host"]), "who holds nothing on the device makes no room there");
-    drop(held);
+    assert!(
+        !says_that_it_waits(&own, &["on the host"], &[held]),
+        "who holds nothing on the device makes no room there"
+    );
 }
 
 #[test]

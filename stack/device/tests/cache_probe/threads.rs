@@ -241,7 +241,7 @@ fn a_lock_waits_for_room_says_so_and_goes_on_when_it_comes() {
 }
 
 #[test]
-fn two_locks_that_would_wait_for_each_other_do_not() {
+fn two_locks_that_would_wait_for_what_the_other_keeps_do_not() {
     for _round in 0..20 {
         let rig = Wishes::mib(2_000).wait(Duration::from_secs(60)).rig();
         for name in ["a", "b", "c", "d"] {
@@ -256,7 +256,7 @@ fn two_locks_that_would_wait_for_each_other_do_not() {
                     threads.spawn(move || {
                         let held = rig.lock(first, 0);
                         meet.wait();
-                        let outcome = rig.cache.lock(&key(second), Some(0)).map(drop);
+                        let outcome = rig.cache.lock_beside(&key(second), Some(0), &[&held]).map(drop);
                         drop(held);
                         outcome
                     })
@@ -274,14 +274,14 @@ fn two_locks_that_would_wait_for_each_other_do_not() {
 }
 
 #[test]
-fn a_lock_that_finds_only_its_own_thread_in_the_way_fails_at_once() {
+fn a_lock_that_finds_only_what_its_caller_keeps_in_the_way_fails_at_once() {
     let rig = Wishes::mib(2_000).wait(Duration::from_secs(60)).rig();
     for name in ["a", "b"] {
         rig.cache.add(model(name, 1_500).whole()).unwrap();
     }
     let started = Instant::now();
     let held = rig.lock("a", 0);
-    let error = rig.cache.lock(&key("b"), Some(0)).unwrap_err();
+    let error = rig.cache.lock_beside(&key("b"), Some(0), &[&held]).unwrap_err();
     assert!(error.is_out_of_memory() && started.elapsed() < Duration::from_secs(30), "{error}");
     drop(held);
     drop(rig.lock("b", 0));
