@@ -40,7 +40,7 @@ pub enum Event {
     },
     /// Too little memory for a lock, although everything that could go has gone.
     Pressure(Pressure),
-    /// A lock asked for more than the device has.
+    /// A lock asked for more than the device could ever give.
     BeyondDevice(BeyondDevice),
     /// A lock waits for others to end.
     WaitingForRoom {

@@ -35,8 +35,11 @@ impl Locking<'_> {
         let budget = self.settle(budget)?;
         let (figures, cancels) = (self.figures, self.request.cancels);
         let entry = self.state().entry_mut(own);
-        let chosen =
-            if fits_whole(entry, &budget, &figures) { missing(entry) } else { choose(entry, &budget, figures.reclaim) };
+        let chosen = if fits_whole(entry, &budget, &figures) {
+            missing(entry)
+        } else {
+            choose(entry, budget.budget_bytes.into(), figures.reclaim).0
+        };
         let is_cancelled = || cache.cancels() != cancels;
         let outcome = match cache.device().hook(HookPoint::Loading) {
             Ok(()) if is_cancelled() => Err(LoadError::Cancelled),
@@ -117,9 +120,9 @@ fn missing(entry: &Entry) -> Vec<usize> {
     missing.map(|(index, _)| index).collect()
 }
 
-/// The pieces to load in part, in order: those that must be there, then those that fit beside them.
-fn choose(entry: &Entry, budget: &Budget, reclaim: Reclaim) -> Vec<usize> {
-    let mut left = i128::from(budget.budget_bytes);
+/// The pieces to load in part, in order: those that must be there, then those that fit beside them; and what they cost.
+pub(super) fn choose(entry: &Entry, budget_bytes: i128, reclaim: Reclaim) -> (Vec<usize>, i128) {
+    let mut left = budget_bytes;
     let mut footprint = Footprint::new(reclaim);
     let mut chosen = Vec::new();
     for required in [true, false] {
@@ -136,7 +139,7 @@ fn choose(entry: &Entry, budget: &Budget, reclaim: Reclaim) -> Vec<usize> {
             }
         }
     }
-    chosen
+    (chosen, budget_bytes - left)
 }
 
 /// Allocates the chosen pieces and copies their contents up; all of it, or none.

@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use headroom_base::{Budget, Cap, DeviceFigures, MIB, Reclaim, budget, mutant};
+use headroom_base::{Budget, DeviceFigures, MIB, Reclaim, budget, mutant};
 
 use super::event::Event;
 use super::state::{LockId, Slot, State};
@@ -28,7 +28,7 @@ pub struct LockReport {
     pub resident_bytes: u64,
     /// Bytes of the model that are not on the device.
     pub missing_bytes: u64,
-    /// Set where more was asked than the device has.
+    /// Set where more was asked than the device could ever give. Nothing was moved off for that.
     pub beyond_device: Option<BeyondDevice>,
     /// Set where memory was short although everything unlocked was gone, when it was decided what to load.
     pub pressure: Option<Pressure>,
@@ -63,6 +63,8 @@ pub(super) struct Locking<'a> {
     pub(super) moves: Vec<Move>,
     pub(super) loaded_bytes: u64,
     pub(super) beyond_device: Option<BeyondDevice>,
+    /// The most that the device could ever give, once it was asked for.
+    pub(super) most_bytes: Option<u64>,
     pub(super) pressure: Option<Pressure>,
     pub(super) waited: Duration,
     pub(super) told_waiting: bool,
@@ -99,6 +101,7 @@ impl<'a> Locking<'a> {
             moves: Vec::new(),
             loaded_bytes: 0,
             beyond_device: None,
+            most_bytes: None,
             pressure: None,
             waited: Duration::ZERO,
             told_waiting: false,
@@ -114,8 +117,12 @@ impl<'a> Locking<'a> {
     /// Everything between counting the lock and the end of loading.
     pub(super) fn run(&mut self) -> Result<LockReport, CacheError> {
         let mut budget = self.budget()?;
-        if self.beyond_the_device(&budget) {
+        if self.asks_beyond_the_device(&budget) {
             budget = self.budget()?;
+        }
+        if self.needs_beyond_the_device(&budget) {
+            self.load(&budget)?;
+            return Ok(self.report(budget));
         }
         let clears = mutant!(
             "calibration_offload_outside_calibration",
@@ -176,39 +183,6 @@ impl<'a> Locking<'a> {
 
     pub(super) fn driver_error(&self, source: DriverError) -> CacheError {
         CacheError::Driver { key: self.key.clone(), source }
-    }
-
-    /// A request that no state of this device could satisfy is not pursued: it says nothing of how much would be
-    /// enough, so the lock keeps the floor free, as if nothing had been asked.
-    fn beyond_the_device(&mut self, budget: &Budget) -> bool {
-        let Some(asked_bytes) = self.request.asked_bytes else { return false };
-        let floor_bytes = self.cache.settings().floor_bytes;
-        if budget.working_bytes <= floor_bytes {
-            return false;
-        }
-        let limit = match self.cache.settings().cap {
-            Cap::Unlimited => self.figures.total_bytes,
-            Cap::Bytes(cap_bytes) => cap_bytes.min(self.figures.total_bytes),
-        };
-        let slot = self.slot;
-        let most_bytes = limit.saturating_sub(self.state().entry(slot).required_bytes());
-        if asked_bytes <= most_bytes {
-            return false;
-        }
-        let key = self.key.clone();
-        let beyond = BeyondDevice { key, asked_bytes, most_bytes, working_bytes: floor_bytes };
-        if self.state().said.beyond(&beyond.key, asked_bytes) {
-            tracing::warn!("{beyond}");
-        }
-        self.events.push(Event::BeyondDevice(beyond.clone()));
-        self.beyond_device = Some(beyond);
-        self.request.asked_bytes = mutant!(
-            "impossible_request_pursued",
-            "everything is moved off for working memory that the device could never give",
-            right: None,
-            wrong: Some(asked_bytes),
-        );
-        true
     }
 
     /// Whether the working memory cannot be kept free: it is short already, or what must be loaded will eat into it.

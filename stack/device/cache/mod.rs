@@ -14,6 +14,7 @@ mod key;
 mod load;
 mod lock;
 mod offload;
+mod reach;
 mod removal;
 mod room;
 mod spec;
@@ -41,7 +42,7 @@ pub use lock::{LockReport, TOLERANCE_BYTES};
 pub use spec::{ComputeOn, Loading, ModelSpec, PieceSpec, WeightsSource};
 use state::State;
 pub use view::{ModelView, NotReconciled, WeightHolding};
-pub use warning::{BeyondDevice, Pressure, Resident};
+pub use warning::{Beyond, BeyondDevice, Pressure, Resident};
 
 /// What can be set about a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use super::event::Event;
 use super::footprint::there_bytes;
 use super::lock::{Locking, Request, TOLERANCE_BYTES, shows_what_can_be_given_back};
 use super::offload::Amount;
+use super::reach::Reach;
 use super::spec::Loading;
 use super::state::{Slot, Waiting};
 use super::{CacheError, Move};
@@ -40,7 +41,7 @@ impl Locking<'_> {
     }
 
     /// Moves unlocked models off, smallest first, until the budget holds what the model lacks and the driver has what
-    /// that takes from it. Returns the budget then.
+    /// that takes from it; not for pieces that could never be had. Returns the budget then.
     pub(super) fn make_room(&mut self, mut budget: Budget) -> Result<Budget, CacheError> {
         let own = self.slot;
         let reclaim = self.figures.reclaim;
@@ -53,8 +54,9 @@ impl Locking<'_> {
         if ignored {
             return Ok(budget);
         }
+        let reach = self.reach(&budget);
         let shown = shows_what_can_be_given_back(reclaim);
-        if reclaim == Reclaim::Indistinguishable && self.short_bytes(&budget) > 0 {
+        if reclaim == Reclaim::Indistinguishable && self.short_bytes(&budget, reach) > 0 {
             // No counter tells what can be given back, so it is given back before anybody is moved off for it.
             self.empty_cache()?;
             budget = self.budget()?;
@@ -65,7 +67,7 @@ impl Locking<'_> {
                 let short = mutant!(
                     "offload_never_stops_early",
                     "every other model is moved off for a lock that needed the smallest of them",
-                    right: self.short_bytes(&budget),
+                    right: self.short_bytes(&budget, reach),
                     wrong: u64::MAX,
                 );
                 if short == 0 {
@@ -87,15 +89,23 @@ impl Locking<'_> {
     }
 
     /// How much has to go before the model can be loaded whole: what the budget lacks for its bytes; after that, what
-    /// the driver lacks for the segments, pages or steps that they take.
-    fn short_bytes(&mut self, budget: &Budget) -> u64 {
+    /// the driver lacks for the segments, pages or steps that they take. Of a model that could never be there whole,
+    /// what can be had counts.
+    fn short_bytes(&mut self, budget: &Budget, reach: Reach) -> u64 {
         let (own, figures) = (self.slot, self.figures);
         let entry = self.state().entry(own);
-        let short = i128::from(entry.needed_bytes(figures.reclaim)) - i128::from(budget.budget_bytes);
+        let (needed, taken_bytes) = match reach {
+            Reach::Whole => {
+                let taken_bytes = entry.missing_footprint_bytes(figures.reclaim);
+                (i128::from(entry.needed_bytes(figures.reclaim)), taken_bytes)
+            }
+            Reach::Part(cost) => (cost, 0),
+        };
+        let short = needed - i128::from(budget.budget_bytes);
         if short > 0 {
             return u64::try_from(short).unwrap_or(u64::MAX);
         }
-        entry.missing_footprint_bytes(figures.reclaim).saturating_sub(there_bytes(&figures))
+        taken_bytes.saturating_sub(there_bytes(&figures))
     }
 
     /// Weights take whole segments, which can be half as much again as their own bytes, and a budget of bytes does not

@@ -54,25 +54,40 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// A lock that asked for more than the device has.
+/// What a device could never give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Beyond {
+    /// Working memory.
+    WorkingMemory,
+    /// Weights: the pieces that must be on it, all together, or pieces that would not even fit alone beside those.
+    Weights,
+}
+
+/// A lock that asked for more than the device could ever give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BeyondDevice {
     /// The model being locked.
     pub key: ModelKey,
-    /// The working memory it asked for.
+    /// What it asked for.
+    pub what: Beyond,
+    /// How much of that.
     pub asked_bytes: u64,
-    /// The most that this device could ever give beside the pieces that must be on it.
+    /// The most of that which this device could ever give.
     pub most_bytes: u64,
-    /// What is kept free instead: the floor.
+    /// The working memory that is kept free: the floor, where more than the device could give was asked.
     pub working_bytes: u64,
 }
 
 impl fmt::Display for BeyondDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, asked_bytes, most_bytes, working_bytes } = self;
-        write!(f, "{key} asks for {} of working memory, and this device could never give ", Bytes(*asked_bytes))?;
+        let Self { key, what, asked_bytes, most_bytes, working_bytes } = self;
+        let (asked, remedy) = match what {
+            Beyond::WorkingMemory => ("working memory", "Use a smaller size or tiles"),
+            Beyond::Weights => ("weights in pieces that do not fit", "Use a smaller model or smaller pieces"),
+        };
+        write!(f, "{key} asks for {} of {asked}, and this device could never give ", Bytes(*asked_bytes))?;
         write!(f, "more than {}: nothing is moved off for it, ", Bytes(*most_bytes))?;
-        write!(f, "and {} are kept free. Use a smaller size or tiles", Bytes(*working_bytes))
+        write!(f, "and {} are kept free. {remedy}", Bytes(*working_bytes))
     }
 }
 

@@ -6,6 +6,7 @@ mod cache_edges;
 mod cache_guards;
 mod cache_locking;
 mod cache_properties;
+mod cache_reach;
 mod cache_room;
 mod cache_waits;
 mod cache_words;
