@@ -43,7 +43,7 @@ pub enum AllocationError {
         situation: Situation,
     },
     /// The driver failed for another reason.
-    #[error("{} requested; {situation}: {error}", Bytes(*requested_bytes))]
+    #[error("{}; {situation}: {error}", Attempted(*requested_bytes))]
     Driver {
         /// Bytes asked for; 0 when memory was being given back.
         requested_bytes: u64,
@@ -52,6 +52,18 @@ pub enum AllocationError {
         /// Where the allocator stood.
         situation: Situation,
     },
+}
+
+/// What the driver was called for, by the bytes asked for.
+struct Attempted(u64);
+
+impl std::fmt::Display for Attempted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => f.write_str("giving memory back"),
+            bytes => write!(f, "{} requested", Bytes(bytes)),
+        }
+    }
 }
 
 impl AllocationError {

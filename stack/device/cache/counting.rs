@@ -79,6 +79,9 @@ impl Cache {
         outcome: Result<LockReport, CacheError>,
     ) -> Result<LockReport, CacheError> {
         let (slot, lock) = (locking.slot, locking.request.lock);
+        if outcome.is_err() {
+            locking.unload_after_failure();
+        }
         let entry = locking.state().entry_mut(slot);
         let locks = entry.holders.len();
         let uncount = mutant!(

@@ -43,7 +43,7 @@ pub enum CacheError {
         /// The model.
         key: ModelKey,
     },
-    /// The device has too little memory for the pieces that must be on it.
+    /// The device has too little memory for the pieces that must be on it, or had less than the budget said for others.
     #[error(
         "model `{key}` needs {} more on the device: {source} (waited {waited:?} for other locks; {})",
         Bytes(*missing_bytes), InUse(in_use)
@@ -61,7 +61,7 @@ pub enum CacheError {
         #[source]
         source: Box<AllocationError>,
     },
-    /// The allocator failed for another reason than lack of memory.
+    /// The allocator failed for another reason than lack of memory: handing memory out, or giving it back to the driver.
     #[error("model `{key}`: {source}")]
     Allocator {
         /// The model.

@@ -76,7 +76,8 @@ pub enum Event {
     },
 }
 
-/// Watches a cache. It is called after the cache has let go of itself, so it may call the cache.
+/// Watches a cache. It is called after the cache has let go of itself, so it may call the cache, which it keeps as a
+/// [`WeakCache`](super::WeakCache).
 ///
 /// Events of one operation come in order; those of several threads may be interleaved.
 pub trait Observer: Send + Sync {

@@ -51,24 +51,22 @@ impl Locking<'_> {
             Ok(bytes) => {
                 entry.resident_bytes += bytes;
                 self.loaded_bytes += bytes;
+                self.loaded = chosen;
                 if bytes > 0 {
                     self.events.push(Event::Loaded { key, bytes });
                 }
                 Ok(())
             }
-            Err(error) => {
-                self.unload_after_failure();
-                Err(match error {
-                    LoadError::Allocation(source) => {
-                        let in_use = self.state().in_use_beside(&key);
-                        CacheError::of_allocation(key, missing_bytes, waited, in_use, source)
-                    }
-                    LoadError::Upload(source) => CacheError::Driver { key, source },
-                    LoadError::Weights(source) => CacheError::Weights(source),
-                    LoadError::Hook(source) => CacheError::Hook { key, source },
-                    LoadError::Cancelled => CacheError::Cancelled { key },
-                })
-            }
+            Err(error) => Err(match error {
+                LoadError::Allocation(source) => {
+                    let in_use = self.state().in_use_beside(&key);
+                    CacheError::of_allocation(key, missing_bytes, waited, in_use, source)
+                }
+                LoadError::Upload(source) => CacheError::Driver { key, source },
+                LoadError::Weights(source) => CacheError::Weights(source),
+                LoadError::Hook(source) => CacheError::Hook { key, source },
+                LoadError::Cancelled => CacheError::Cancelled { key },
+            }),
         }
     }
 
@@ -89,15 +87,14 @@ impl Locking<'_> {
         Ok(if now.budget_bytes < decided.budget_bytes { now } else { *decided })
     }
 
-    /// What was resident before stays only where another lock runs with it. The rest goes back to the driver, where
-    /// the driver takes it; the error that led here is the one that is told.
+    /// A lock that failed leaves nothing of what it loaded; what was resident before stays only where another lock runs
+    /// with it. The rest goes back to the driver, where the driver takes it; the error that led here is the one told.
     pub(super) fn unload_after_failure(&mut self) {
-        let own = self.slot;
-        let cache = self.cache;
+        let (own, cache) = (self.slot, self.cache);
+        let loaded = std::mem::take(&mut self.loaded);
         let entry = self.state().entry_mut(own);
-        if entry.holders.len() <= 1 {
-            cache.device().change(|memory| free_all(entry, memory));
-        }
+        let alone = entry.holders.len() <= 1;
+        cache.device().change(|memory| if alone { free_all(entry, memory) } else { free_some(entry, &loaded, memory) });
         let _ = cache.device().empty_cache();
     }
 }
@@ -203,6 +200,17 @@ pub(super) fn free_all(entry: &mut Entry, memory: &mut dyn DeviceMemory) {
         }
     }
     entry.resident_bytes = 0;
+}
+
+/// Takes these pieces of an entry off the device.
+fn free_some(entry: &mut Entry, pieces: &[usize], memory: &mut dyn DeviceMemory) {
+    for index in pieces {
+        let piece = &mut entry.pieces[*index];
+        if let Some(holding) = piece.holding.take() {
+            entry.resident_bytes -= piece.bytes;
+            give_back(memory, holding);
+        }
+    }
 }
 
 /// Gives one holding back. The holdings of a cache are its own, and each is given back once, so this cannot fail; if

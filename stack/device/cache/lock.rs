@@ -15,6 +15,9 @@ use crate::driver::DriverError;
 /// slower than one that is whole.
 pub const TOLERANCE_BYTES: u64 = MIB;
 
+/// The budget that counts as enough for a model of which nothing is missing.
+pub(super) const LEAST_BUDGET_BYTES: i64 = -(TOLERANCE_BYTES as i64);
+
 /// What a lock came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockReport {
@@ -62,6 +65,8 @@ pub(super) struct Locking<'a> {
     pub(super) events: Vec<Event>,
     pub(super) moves: Vec<Move>,
     pub(super) loaded_bytes: u64,
+    /// The pieces that it loaded.
+    pub(super) loaded: Vec<usize>,
     pub(super) beyond_device: Option<BeyondDevice>,
     /// The most that the device could ever give, once it was asked for.
     pub(super) most_bytes: Option<u64>,
@@ -100,6 +105,7 @@ impl<'a> Locking<'a> {
             events: Vec::new(),
             moves: Vec::new(),
             loaded_bytes: 0,
+            loaded: Vec::new(),
             beyond_device: None,
             most_bytes: None,
             pressure: None,
@@ -147,7 +153,7 @@ impl<'a> Locking<'a> {
                 // One that stays partly resident has no room to spare: the stream it belongs to was warned.
                 self.passed();
             }
-            if budget.budget_bytes < 0 {
+            if budget.budget_bytes < LEAST_BUDGET_BYTES {
                 self.offload_own(&budget)?;
                 budget = self.budget()?;
             }
@@ -190,7 +196,7 @@ impl<'a> Locking<'a> {
         let slot = self.slot;
         let required = i128::from(self.state().entry(slot).required_missing_bytes());
         let after = i128::from(budget.budget_bytes) - required;
-        budget.budget_bytes < 0 || (required > 0 && after < -i128::from(TOLERANCE_BYTES))
+        after < i128::from(LEAST_BUDGET_BYTES)
     }
 
     /// Says once that there is too little, naming what is still there.

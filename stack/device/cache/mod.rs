@@ -23,7 +23,7 @@ mod view;
 mod warning;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use headroom_base::{Cap, DEFAULT_DEVICE_WORKING_BYTES, DeviceFigures, mutant};
@@ -105,6 +105,25 @@ impl Drop for Inner {
     }
 }
 
+/// A cache that may be gone: for what a cache itself keeps, such as its observers. A [`Cache`] in there would keep itself.
+#[derive(Clone)]
+pub struct WeakCache {
+    inner: Weak<Inner>,
+}
+
+impl WeakCache {
+    /// The cache, where somebody still has it.
+    pub fn upgrade(&self) -> Option<Cache> {
+        self.inner.upgrade().map(|inner| Cache { inner })
+    }
+}
+
+impl std::fmt::Debug for WeakCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeakCache").finish_non_exhaustive()
+    }
+}
+
 /// The models of one device. Clones are the same cache.
 #[derive(Clone)]
 pub struct Cache {
@@ -148,7 +167,13 @@ impl Cache {
         &self.inner.settings
     }
 
-    /// Tells `observer` what happens from now on.
+    /// A handle that does not keep the cache.
+    pub fn downgrade(&self) -> WeakCache {
+        WeakCache { inner: Arc::downgrade(&self.inner) }
+    }
+
+    /// Tells `observer` what happens from now on, for as long as the cache lives. One that calls the cache has it from
+    /// [`downgrade`](Self::downgrade): with a [`Cache`] of its own it would keep the cache, and the cache it, for ever.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.inner.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
         self.inner.observed.store(true, Ordering::Release);
@@ -180,8 +205,9 @@ impl Cache {
     /// error says what was in use.
     ///
     /// # Errors
-    /// [`CacheError::UnknownModel`]; [`CacheError::OutOfMemory`] when the pieces that must be on the device do not fit;
-    /// otherwise what the driver, the allocator or a hook said. The lock is not counted then, no bytes that it loaded
+    /// [`CacheError::UnknownModel`]; [`CacheError::OutOfMemory`] when what is to be loaded does not fit after all, above
+    /// all the pieces that must be on the device; [`CacheError::Cancelled`] when its load was; [`CacheError::Weights`]
+    /// when its file changed under it; otherwise what the driver, the allocator or a hook said. The lock is not counted then, no bytes that it loaded
     /// are left, and a model that nobody else uses is in host memory, whole.
     pub fn lock(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
         let scope = current();

@@ -8,7 +8,8 @@ use super::state::{Slot, State};
 use super::{Cache, CacheError, Dropped, Event, ModelKey, load};
 
 impl Cache {
-    /// Drops a model: now, or with its last lock where it is in use.
+    /// Drops a model: now, or with its last lock where it is in use. Until then it can be locked again, which keeps it
+    /// until that lock has ended too.
     ///
     /// # Errors
     /// [`CacheError::UnknownModel`].

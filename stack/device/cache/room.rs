@@ -6,7 +6,7 @@ use headroom_base::{Budget, Reclaim, mutant};
 
 use super::event::Event;
 use super::footprint::there_bytes;
-use super::lock::{Locking, Request, TOLERANCE_BYTES, shows_what_can_be_given_back};
+use super::lock::{LEAST_BUDGET_BYTES, Locking, Request, TOLERANCE_BYTES, shows_what_can_be_given_back};
 use super::offload::Amount;
 use super::reach::Reach;
 use super::spec::Loading;
@@ -115,20 +115,11 @@ impl Locking<'_> {
         if self.loaded_bytes == 0 || self.pressure.is_some() {
             return Ok(());
         }
-        let kept = self.make_up_for_slack();
-        if kept.is_err() {
-            self.unload_after_failure();
-        }
-        kept
-    }
-
-    fn make_up_for_slack(&mut self) -> Result<(), CacheError> {
-        let least_bytes = -i64::try_from(TOLERANCE_BYTES).unwrap_or(i64::MAX);
         let mut budget = self.budget()?;
-        if budget.budget_bytes < least_bytes {
+        if budget.budget_bytes < LEAST_BUDGET_BYTES {
             budget = self.make_room(budget)?;
         }
-        if budget.budget_bytes < least_bytes {
+        if budget.budget_bytes < LEAST_BUDGET_BYTES {
             self.warn(&budget);
         }
         Ok(())

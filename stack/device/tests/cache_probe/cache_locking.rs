@@ -2,9 +2,10 @@
 
 use crate::rig::{Watcher, Wishes, key, model, warnings};
 use headroom_base::{Cap, MIB};
-use headroom_device::cache::{ComputeOn, Dropped, Event};
+use headroom_device::cache::{ComputeOn, Dropped, Event, Observer, WeakCache};
+use headroom_device::probe::HookError;
 use headroom_device::{CacheError, ModelSpec, PieceSpec};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Moves of a lock as (model, MiB, MiB that stayed).
 fn moves(locked: &headroom_device::LockedModel) -> Vec<(String, u64, u64)> {
@@ -292,6 +293,31 @@ fn a_cache_that_nobody_has_any_more_gives_the_device_back_what_it_held() {
     assert_eq!(device.counters().unwrap().allocated.current, 0);
     device.empty_cache().unwrap();
     assert_eq!(card.held_bytes(), 0);
+}
+
+/// Looks its cache up at every event.
+struct Looks(WeakCache, Mutex<Vec<usize>>);
+
+impl Observer for Looks {
+    fn event(&self, _: &Event) -> Result<(), HookError> {
+        let cache = self.0.upgrade().ok_or_else(|| HookError("the cache is gone".to_owned()))?;
+        self.1.lock().unwrap().push(cache.models().len());
+        Ok(())
+    }
+}
+
+#[test]
+fn an_observer_that_looks_at_its_cache_does_not_keep_it() {
+    let rig = Wishes::mib(8_000).rig();
+    rig.add("m", 1_000);
+    let (weak, looks) = (rig.cache.downgrade(), Arc::new(Looks(rig.cache.downgrade(), Mutex::default())));
+    rig.cache.observe(looks.clone());
+    rig.load("m");
+    assert_eq!(looks.1.lock().unwrap()[..], [1, 1, 1], "loaded, locked, unlocked");
+    let device = rig.device.clone();
+    drop(rig);
+    assert!(weak.upgrade().is_none());
+    assert_eq!(device.counters().unwrap().allocated.current, 0);
 }
 
 #[test]

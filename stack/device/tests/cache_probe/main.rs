@@ -3,6 +3,7 @@
 mod cache_answers;
 mod cache_credit;
 mod cache_edges;
+mod cache_failures;
 mod cache_guards;
 mod cache_locking;
 mod cache_properties;
