@@ -169,13 +169,18 @@ impl<'f> Session<'f> {
         Ok(Work { architecture, case, execution, weights: &[], inputs: &[] })
     }
 
-    /// The locks of a step: those beside the model, and its own.
+    /// The locks of a step: those beside the model, and its own. None waits for another of them.
     fn locked(&self, request: &StepRequest<'_>) -> Result<(Vec<LockedModel>, LockedModel), StepError> {
-        let mut beside = Vec::new();
+        let mut beside: Vec<LockedModel> = Vec::new();
+        let lock = |model: &str, working_bytes, beside: &[LockedModel]| {
+            let held: Vec<_> = beside.iter().collect();
+            self.cache.lock_beside(&ModelKey::from(model), working_bytes, &held)
+        };
         for key in request.with {
-            beside.push(self.cache.lock(&ModelKey::from(key.as_str()), None)?);
+            let locked = lock(key, None, &beside)?;
+            beside.push(locked);
         }
-        let locked = self.cache.lock(&ModelKey::from(request.model), request.working_bytes)?;
+        let locked = lock(request.model, request.working_bytes, &beside)?;
         Ok((beside, locked))
     }
 
