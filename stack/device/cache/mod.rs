@@ -223,8 +223,8 @@ impl Cache {
         self.lock_in(key, working_bytes, &[], scope.as_ref())
     }
 
-    /// [`lock`](Self::lock) for a caller that keeps `held` meanwhile: it does not wait for those, and no lock that names
-    /// others waits for them while this one waits. Two callers that each name what they hold never wait for each other.
+    /// [`lock`](Self::lock) for a caller that keeps `held` meanwhile: it does not wait for those, and while it waits for
+    /// others, nobody else waits for those. So callers that name what they keep never wait for each other in a ring.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
