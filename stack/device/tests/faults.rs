@@ -46,7 +46,8 @@ fn assert_says_where_it_stood(error: &AllocationError, allocator: &Simulated, re
         assert_eq!(free, allocator.driver().card().free_bytes());
     }
     let text = error.to_string();
-    for part in ["requested", "free of", "in use", "limit"] {
+    let attempted = if requested == 0 { "giving memory back" } else { "requested" };
+    for part in [attempted, "free of", "in use", "limit"] {
         assert!(text.contains(part), "`{part}` is missing in: {text}");
     }
 }
