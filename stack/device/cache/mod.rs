@@ -210,17 +210,7 @@ impl Cache {
     /// when its file changed under it; otherwise what the driver, the allocator or a hook said. The lock is not counted then, no bytes that it loaded
     /// are left, and a model that nobody else uses is in host memory, whole.
     pub fn lock(&self, key: &ModelKey, working_bytes: Option<u64>) -> Result<LockedModel, CacheError> {
-        let scope = current();
-        let works_when_idle = mutant!(
-            "idle_scope_does_work",
-            "every lock of a busy server asks the driver although nobody measures",
-            right: false,
-            wrong: scope.is_none(),
-        );
-        if works_when_idle {
-            drop(self.device().process_bytes());
-        }
-        self.lock_in(key, working_bytes, &[], scope.as_ref())
+        self.lock_beside(key, working_bytes, &[])
     }
 
     /// [`lock`](Self::lock) for a caller that keeps `held` meanwhile: it does not wait for those, and while it waits for
@@ -234,7 +224,17 @@ impl Cache {
         working_bytes: Option<u64>,
         held: &[&LockedModel],
     ) -> Result<LockedModel, CacheError> {
-        self.lock_in(key, working_bytes, held, current().as_ref())
+        let scope = current();
+        let works_when_idle = mutant!(
+            "idle_scope_does_work",
+            "every lock of a busy server asks the driver although nobody measures",
+            right: false,
+            wrong: scope.is_none(),
+        );
+        if works_when_idle {
+            drop(self.device().process_bytes());
+        }
+        self.lock_in(key, working_bytes, held, scope.as_ref())
     }
 
     /// [`lock`](Self::lock) without asking which scope the thread works for: what that question costs can be measured
