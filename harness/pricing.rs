@@ -42,8 +42,7 @@ pub fn price_without_prediction(model: &Model, case: &Case) -> Option<Priced> {
 pub fn predicted_bytes(model: &Model, case: &Case, hard: &HardEnvironment) -> Option<u64> {
     let architecture = model.architecture()?;
     let execution = execution_of(model, case, hard);
-    let prediction = programs::predict(architecture, case, &execution, hard.allocator).ok()?;
-    Some(prediction.demand_bytes())
+    programs::predicted_demand_bytes(architecture, case, &execution, hard.allocator).ok()
 }
 
 /// How a model's case is executed in an environment.

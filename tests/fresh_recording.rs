@@ -2,7 +2,7 @@
 //!
 //! The recording was made after the shipped lines were built (commit 1aff90d) and the programs frozen (313f4eb);
 //! no program and no line was changed because of it, but the bound on the stream-ordered pool was. Where nothing is
-//! shipped the table shows predictions for a process that ran nothing before, as an estimate makes them; the cache's
+//! shipped the table shows predictions for a process of which nothing is known, as an estimate makes them; the cache's
 //! floor, far above what a text needs, applies afterwards and is not in it.
 
 mod shown;
@@ -90,8 +90,9 @@ fn priced(catalogue: &Catalogue, window: &Window) -> Option<Priced> {
             convolution_benchmark: hard.convolution_benchmark,
             ..Execution::default()
         };
-        let predicted = programs::predict(&architecture, &window.case, &execution, hard.allocator).ok()?;
-        let empirical_bytes = predicted.demand_bytes().saturating_sub(window.analytic_bytes);
+        let predicted =
+            programs::predicted_demand_bytes(&architecture, &window.case, &execution, hard.allocator).ok()?;
+        let empirical_bytes = predicted.saturating_sub(window.analytic_bytes);
         (None, false, Estimate::new(window.analytic_bytes, empirical_bytes, Source::Predicted))
     };
     Some(Priced {

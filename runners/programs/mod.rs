@@ -37,7 +37,7 @@ pub use computation::Computation;
 pub use derive::{Unsupported, computation, program, weights};
 pub use estimator::{Estimator, analytic_terms, cost_units, estimator, line};
 pub use execution::{Execution, Library};
-pub use predict::{Peaks, Prediction, PredictionError, Start, predict, predict_program};
+pub use predict::{Peaks, Prediction, PredictionError, Start, predict, predict_program, predicted_demand_bytes};
 pub use program::{Label, Live, Piece, Program, Role, Run, Step, TensorId};
 pub use shape::Element;
 pub use workspaces::{ConvolutionCall, ConvolutionTerms, WorkspaceModel};

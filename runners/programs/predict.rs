@@ -69,6 +69,26 @@ pub fn predict(
     predict_program(&program, &weights(architecture, stored), &Settings::of_kind(kind), Start::Fresh)
 }
 
+/// What to price an operation by where nothing was measured: its working memory after the first run, in a process of which
+/// nothing is known. A process that ran other models has the libraries' workspaces in its pools already, which decides what
+/// is left of the last segments; so the larger of both is taken.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predicted_demand_bytes(
+    architecture: &Architecture,
+    case: &Case,
+    execution: &Execution,
+    kind: AllocatorKind,
+) -> Result<u64, PredictionError> {
+    let program = program(architecture, case, execution)?;
+    let weights = weights(architecture, execution.stored.unwrap_or(case.dtype));
+    let settings = Settings::of_kind(kind);
+    let starts = [Start::Fresh, Start::LibrariesReady(execution.workspaces)];
+    let demands = starts.map(|start| predict_program(&program, &weights, &settings, start));
+    demands.into_iter().try_fold(0, |most, predicted| Ok(predicted?.demand_bytes().max(most)))
+}
+
 /// What a process did before the weights were loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {

@@ -1,9 +1,12 @@
 //! What shares a line: cases of as many cost units need about the same, whatever else they are.
 
 use headroom_base::{AllocatorKind, Case, DType, Operation};
+use headroom_device::Settings;
 use headroom_family::Architecture;
 use headroom_family::architecture::{ClipTextEncoder, T5Encoder, Unet2dCondition};
-use headroom_runners::programs::{Execution, cost_units, line, predict};
+use headroom_runners::programs::{
+    Execution, Start, cost_units, line, predict, predict_program, predicted_demand_bytes, program, weights,
+};
 
 use super::cases::architectures;
 
@@ -101,4 +104,30 @@ fn models_of_other_widths_price_on_other_lines_and_deeper_ones_on_the_same() {
             line(other, case)
         );
     }
+}
+
+/// What is left of the last segments depends on what libraries hold, and an estimate knows nothing of that.
+#[test]
+fn a_prediction_that_prices_is_the_larger_of_a_fresh_process_and_one_with_its_libraries_ready() {
+    let execution = Execution::default();
+    let mut larger_than_fresh = 0;
+    for (architecture, operations) in architectures() {
+        for operation in operations {
+            let case = match operation {
+                Operation::TextEncode => Case::text(DType::Fp16, 64).with_batch(3),
+                _ => Case::image(operation, DType::Fp16, 512, 512),
+            };
+            for kind in AllocatorKind::ALL {
+                let fresh = predict(&architecture, &case, &execution, kind).unwrap().demand_bytes();
+                let program = program(&architecture, &case, &execution).unwrap();
+                let start = Start::LibrariesReady(execution.workspaces);
+                let settings = Settings::of_kind(kind);
+                let ready = predict_program(&program, &weights(&architecture, DType::Fp16), &settings, start).unwrap();
+                let priced = predicted_demand_bytes(&architecture, &case, &execution, kind).unwrap();
+                assert_eq!(priced, fresh.max(ready.demand_bytes()), "{case} {kind}");
+                larger_than_fresh += usize::from(priced > fresh);
+            }
+        }
+    }
+    assert!(larger_than_fresh > 0);
 }
