@@ -54,6 +54,10 @@ const NOT_SEEN_THERE: &[(&str, &[&str])] = &[
         "it is about simulated cards",
         &["simulated_card_ignores_other_processes", "simulated_card_keeps_pages_of_a_failed_map"],
     ),
+    (
+        "what fills an attached card is this process's own: a lock knows that it could never be had, and moves nobody",
+        &["plan_without_floor_for_others"],
+    ),
     ("it is about how a family's own limit is held", &["over_reservation_not_limited"]),
     ("another card of the process would have to be there", &["wrong_device_read"]),
 ];
