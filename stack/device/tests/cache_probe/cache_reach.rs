@@ -56,6 +56,19 @@ fn a_piece_that_can_never_be_loaded_is_said_and_moves_nobody() {
     assert!(lines.len() == 1 && lines[0].contains("m asks for 20.00 GiB of weights"), "{lines:?}");
 }
 
+/// Of 8,716 MiB that could be had: a mebibyte more is within what tracking may be off by.
+#[test]
+fn a_piece_as_large_as_can_be_had_with_the_tolerance_is_not_beyond_the_device_and_a_byte_more_is() {
+    for (bytes, is_beyond) in [(8_717 * MIB, false), (8_717 * MIB + 1, true)] {
+        let rig = three_idle(AllocatorKind::Native);
+        rig.cache
+            .add(ModelSpec::synthetic("m", [PieceSpec::new("edge", bytes), PieceSpec::new("small", MIB)]))
+            .unwrap();
+        let report = rig.cache.lock(&key("m"), None).unwrap().report().clone();
+        assert_eq!(report.beyond_device.map(|beyond| beyond.asked_bytes), is_beyond.then_some(bytes));
+    }
+}
+
 #[test]
 fn of_a_model_larger_than_the_device_as_much_is_loaded_as_can_be_and_nothing_is_said() {
     let rig = three_idle(AllocatorKind::Native);
