@@ -1,15 +1,14 @@
 //! Guards that change hands, and locks that wait for them: whoever holds one, it is waited for, and never beyond a limit.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headroom_base::MIB;
-use headroom_device::cache::{Event, Observer};
-use headroom_device::probe::{HookError, HookPoint};
+use headroom_device::probe::HookPoint;
 use headroom_device::{Cache, CacheError, LockedModel, ModelSpec, PieceSpec};
 
-use crate::rig::{Once, Rig, Wishes, key, model};
+use crate::rig::{Once, Rig, Wishes, hears_waits, key, model};
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -24,24 +23,6 @@ fn two_models(wait: Duration) -> Rig {
         rig.cache.add(model(name, 1_500).whole()).unwrap();
     }
     rig
-}
-
-/// Tells when a lock begins to wait.
-struct SaysThatItWaits(Mutex<Sender<()>>);
-
-impl Observer for SaysThatItWaits {
-    fn event(&self, event: &Event) -> Result<(), HookError> {
-        if matches!(event, Event::WaitingForRoom { .. }) {
-            self.0.lock().unwrap().send(()).unwrap();
-        }
-        Ok(())
-    }
-}
-
-fn hears_waits(cache: &Cache) -> Receiver<()> {
-    let (said, hears) = channel();
-    cache.observe(Arc::new(SaysThatItWaits(Mutex::new(said))));
-    hears
 }
 
 #[test]

@@ -1,30 +1,14 @@
 //! Whether the room that a lock needs is made: for all that weights take from the driver, and again after a wait.
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headroom_base::{AllocatorKind, MIB};
-use headroom_device::cache::{Event, Observer};
-use headroom_device::probe::HookError;
 use headroom_device::{CacheSettings, ModelSpec, PieceSpec};
 
-use crate::rig::{Wishes, key, warnings};
+use crate::rig::{Wishes, hears_waits, key, warnings};
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Tells when a lock begins to wait.
-struct SaysThatItWaits(Mutex<Sender<()>>);
-
-impl Observer for SaysThatItWaits {
-    fn event(&self, event: &Event) -> Result<(), HookError> {
-        if matches!(event, Event::WaitingForRoom { .. }) {
-            self.0.lock().unwrap().send(()).unwrap();
-        }
-        Ok(())
-    }
-}
 
 #[test]
 fn a_model_that_the_budget_holds_is_loaded_whole_while_others_can_go() {
@@ -53,8 +37,7 @@ fn a_lock_that_waited_has_its_working_memory_and_tells_of_no_shortage() {
     rig.cache.add(ModelSpec::of_bytes("a", 4_096 * MIB, 400)).unwrap();
     let pieces = (0..780).map(|index| PieceSpec::required(index.to_string(), 10_752 * 1_024));
     rig.cache.add(ModelSpec::synthetic("b", pieces)).unwrap();
-    let (said, hears) = channel();
-    rig.cache.observe(Arc::new(SaysThatItWaits(Mutex::new(said))));
+    let hears = hears_waits(&rig.cache);
     let held = rig.lock("a", 0);
     let report = std::thread::scope(|threads| {
         let waiting = threads.spawn(|| rig.cache.lock(&key("b"), None).unwrap());

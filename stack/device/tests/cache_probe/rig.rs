@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -273,4 +274,23 @@ impl<F: FnOnce() + Send> Hook for Once<F> {
 /// A key.
 pub(crate) fn key(text: &str) -> ModelKey {
     text.into()
+}
+
+/// Tells when a lock begins to wait.
+struct SaysThatItWaits(Mutex<Sender<()>>);
+
+impl Observer for SaysThatItWaits {
+    fn event(&self, event: &Event) -> Result<(), HookError> {
+        if matches!(event, Event::WaitingForRoom { .. }) {
+            self.0.lock().unwrap().send(()).unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// Says on a channel whenever a lock of this cache begins to wait.
+pub(crate) fn hears_waits(cache: &Cache) -> Receiver<()> {
+    let (said, hears) = channel();
+    cache.observe(Arc::new(SaysThatItWaits(Mutex::new(said))));
+    hears
 }
