@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use super::pinned::PinnedId;
 use crate::cuda::memory::destination;
 use crate::device::UploadPart;
 use crate::driver::DriverError;
 
-/// Where pieces start in a buffer. The allocator's blocks are multiples of it, so pieces that lie side by side on the
-/// device do so in a buffer too, and go up in one copy.
+/// Where pieces start in a buffer: on such boundaries as on the device.
 const ALIGNMENT_BYTES: usize = 512;
 
 /// What is not worth a copy of its own: less room than this is left over rather than filled with a sliver.
@@ -27,15 +25,6 @@ pub(super) struct Piece<'a> {
     pub(super) from: &'a [u8],
     /// Where they lie in the buffer of their chunk.
     pub(super) at: usize,
-    /// Which pinned memory they are already in, if they are.
-    pub(super) pinned: Option<PinnedId>,
-}
-
-impl Piece<'_> {
-    /// The address on the device behind it.
-    pub(super) fn end(&self) -> u64 {
-        self.to + self.from.len() as u64
-    }
 }
 
 /// What one thread copies at a time.
@@ -57,18 +46,18 @@ pub(super) struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// Cuts `parts` for buffers of `buffer_bytes`; `pinned` says which contents need none.
+    /// Cuts `parts` for buffers of `buffer_bytes`; `is_pinned` says which contents need none.
     ///
     /// # Errors
     /// When a part goes to memory that is not of this process, or is longer than the memory it goes to.
     pub(super) fn cut(
         parts: &[UploadPart<'a>],
         buffer_bytes: usize,
-        pinned: impl Fn(&[u8]) -> Option<PinnedId>,
+        is_pinned: impl Fn(&[u8]) -> bool,
     ) -> Result<Self, DriverError> {
         let mut chunks = Self::default();
         for part in parts {
-            chunks.add(destination(part)?, part.contents, pinned(part.contents), buffer_bytes);
+            chunks.add(destination(part)?, part.contents, is_pinned(part.contents), buffer_bytes);
         }
         Ok(chunks)
     }
@@ -83,8 +72,7 @@ impl<'a> Chunks<'a> {
         self.pieces.get(chunk.pieces.clone()).unwrap_or_default()
     }
 
-    fn add(&mut self, mut to: u64, mut contents: &'a [u8], pinned: Option<PinnedId>, buffer_bytes: usize) {
-        let direct = pinned.is_some();
+    fn add(&mut self, mut to: u64, mut contents: &'a [u8], direct: bool, buffer_bytes: usize) {
         let most_bytes = if direct { DIRECT_BYTES } else { buffer_bytes };
         while !contents.is_empty() {
             let at = self.filled.next_multiple_of(ALIGNMENT_BYTES);
@@ -96,7 +84,7 @@ impl<'a> Chunks<'a> {
                 continue;
             }
             let (now, later) = contents.split_at(room.min(contents.len()));
-            self.pieces.push(Piece { to, from: now, at, pinned });
+            self.pieces.push(Piece { to, from: now, at });
             self.filled = at + now.len();
             if let Some(last) = self.chunks.last_mut() {
                 last.pieces.end = self.pieces.len();
@@ -120,8 +108,7 @@ mod tests {
         let mut chunks = Chunks::default();
         let (mut to, mut start) = (1 << 30, 0);
         for (index, size) in sizes.iter().enumerate() {
-            let pinned = (pinned && index % 2 == 1).then_some(PinnedId(7));
-            chunks.add(to, &memory[start..start + size], pinned, buffer_bytes);
+            chunks.add(to, &memory[start..start + size], pinned && index % 2 == 1, buffer_bytes);
             to += size.next_multiple_of(ALIGNMENT_BYTES) as u64;
             start += size;
         }

@@ -98,12 +98,8 @@ impl Lane {
 
     /// Copies pinned contents from where they are.
     fn direct(&self, pieces: &[Piece<'_>]) -> Result<(), DriverError> {
-        let stretches = stretches(pieces, is_continued_in_place, |first, last| {
-            let bytes = last.from.as_ptr().addr() + last.from.len() - first.from.as_ptr().addr();
-            Stretch { to: first.to, from: first.from.as_ptr(), bytes }
-        });
-        // SAFETY: each lies in one pinned buffer without a gap. All of it is borrowed until the upload returns, and
-        // `work` waits for the stream before.
+        let stretches: Vec<_> = pieces.iter().map(|piece| stretch(piece, piece.from.as_ptr())).collect();
+        // SAFETY: each is pinned and borrowed until the upload returns, and `work` waits for the stream before.
         unsafe { self.stream.copy(&stretches) }
     }
 
@@ -133,11 +129,9 @@ impl Lane {
         }
         // What is copied below is in use even if a later call fails.
         buffer.in_use = true;
-        let stretches = stretches(pieces, is_continued, |first, last| {
-            let bytes = last.at + last.from.len() - first.at;
-            // SAFETY: the piece lies inside the buffer, as was checked.
-            Stretch { to: first.to, from: unsafe { start.add(first.at) }.as_ptr(), bytes }
-        });
+        // SAFETY: each piece lies inside the buffer, as was checked.
+        let staged = |piece: &Piece<'_>| stretch(piece, unsafe { start.add(piece.at) }.as_ptr());
+        let stretches: Vec<_> = pieces.iter().map(staged).collect();
         // SAFETY: each lies inside the buffer and was filled above; the buffer is written to again, or freed, only after
         // its event or its stream was waited for.
         unsafe { self.stream.copy(&stretches) }?;
@@ -149,22 +143,8 @@ fn from_slice(contents: &[u8]) -> std::ptr::NonNull<u8> {
     std::ptr::NonNull::from(contents).cast()
 }
 
-/// Pieces that go up in one copy, put together by their first and their last.
-fn stretches<'a>(
-    pieces: &'a [Piece<'a>],
-    is_continued: impl Fn(&Piece<'a>, &Piece<'a>) -> bool,
-    joined: impl Fn(&Piece<'a>, &Piece<'a>) -> Stretch,
-) -> Vec<Stretch> {
-    let runs = pieces.chunk_by(is_continued);
-    runs.filter_map(|run| Some(joined(run.first()?, run.last()?))).collect()
-}
-
-/// Whether `next` lies right behind `piece` both in the buffer and on the device, so that one copy does for both.
-fn is_continued(piece: &Piece<'_>, next: &Piece<'_>) -> bool {
-    piece.end() == next.to && piece.at + piece.from.len() == next.at
-}
-
-/// The same for contents in pinned memory. Two pinned buffers may lie side by side and are still two.
-fn is_continued_in_place(piece: &Piece<'_>, next: &Piece<'_>) -> bool {
-    piece.end() == next.to && piece.pinned == next.pinned && piece.from.as_ptr_range().end == next.from.as_ptr()
+/// A piece as one copy. Never several, although they may lie side by side on both sides: the driver takes no copy that
+/// goes from one allocation of its own pool into the next (an H200's of the 580 series said `INVALID_VALUE`).
+fn stretch(piece: &Piece<'_>, from: *const u8) -> Stretch {
+    Stretch { to: piece.to, from, bytes: piece.from.len() }
 }

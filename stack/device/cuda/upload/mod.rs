@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use chunks::Chunks;
 use lane::{Lane, Task};
-use pinned::pinned_in;
+use pinned::is_pinned;
 use stream::Event;
 
 pub use pinned::PinnedBuffer;
@@ -112,7 +112,7 @@ impl Uploader {
         parts: &[UploadPart<'_>],
         is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<Uploaded, DriverError> {
-        let chunks = Chunks::cut(parts, self.settings.buffer_bytes, pinned_in)?;
+        let chunks = Chunks::cut(parts, self.settings.buffer_bytes, is_pinned)?;
         if chunks.chunks().is_empty() {
             return Ok(Uploaded::Whole);
         }

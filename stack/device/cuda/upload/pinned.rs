@@ -70,17 +70,12 @@ fn pinned() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
     PINNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One [`PinnedBuffer`] of those that live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PinnedId(pub(super) usize);
-
-/// The [`PinnedBuffer`] that all of `contents` lies in, if there is one.
-pub(super) fn pinned_in(contents: &[u8]) -> Option<PinnedId> {
+/// Whether all of `contents` lies in one [`PinnedBuffer`] of those that live.
+pub(super) fn is_pinned(contents: &[u8]) -> bool {
     let start = contents.as_ptr().addr();
     let pinned = pinned();
-    let (from, bytes) = pinned.range(..=start).next_back()?;
-    let behind = bytes.checked_sub(start - from)?;
-    (contents.len() <= behind).then_some(PinnedId(*from))
+    let before = pinned.range(..=start).next_back();
+    before.and_then(|(from, bytes)| bytes.checked_sub(start - from)).is_some_and(|behind| contents.len() <= behind)
 }
 
 /// Pinned memory with nothing in it yet, freed when dropped.

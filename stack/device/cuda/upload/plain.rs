@@ -21,7 +21,7 @@ pub fn copy_pinned(
     from: &PinnedBuffer,
     piece_bytes: usize,
 ) -> Result<(), DriverError> {
-    let chunks = Chunks::cut(&[UploadPart { to, contents: from }], piece_bytes.max(512), |_| None)?;
+    let chunks = Chunks::cut(&[UploadPart { to, contents: from }], piece_bytes.max(512), |_| false)?;
     context.synchronize()?;
     let stream = CopyStream::new(context)?;
     for chunk in chunks.chunks() {
@@ -41,7 +41,7 @@ pub fn copy_pinned(
 /// When a part does not fit where it goes, or the driver fails.
 pub fn copy_each_part(context: &CudaContext, parts: &[UploadPart<'_>]) -> Result<(), DriverError> {
     context.synchronize()?;
-    let chunks = Chunks::cut(parts, usize::MAX / 2, |_| None)?;
+    let chunks = Chunks::cut(parts, usize::MAX / 2, |_| false)?;
     for piece in chunks.chunks().iter().flat_map(|chunk| chunks.pieces(chunk)) {
         // SAFETY: the contents are borrowed until this returns, and the call returns when they have been read.
         let answer = unsafe { sys::cuMemcpyHtoD_v2(piece.to, piece.from.as_ptr().cast(), piece.from.len()) };

@@ -101,8 +101,10 @@ pub(crate) fn one_large_part(context: &CudaContext) -> Checked {
     Ok(())
 }
 
+/// Some of even sizes too: they lie side by side on the device and in a buffer.
 pub(crate) fn many_odd_pieces(context: &CudaContext) -> Checked {
-    let sizes = odd_sizes(600, 700_001);
+    let even = odd_sizes(200, 1_000).into_iter().map(|blocks| blocks * 512);
+    let sizes: Vec<_> = odd_sizes(600, 700_001).into_iter().chain(even).collect();
     let memory: Vec<_> = sizes.iter().zip(10..).map(|(size, seed)| contents(*size, seed)).collect();
     let pieces: Vec<_> = memory.iter().map(Vec::as_slice).collect();
     for kind in AllocatorKind::ALL {

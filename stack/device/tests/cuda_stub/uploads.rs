@@ -67,6 +67,47 @@ fn contents_of_all_sizes_arrive_under_every_allocator() {
     });
 }
 
+/// The driver that stands in takes no copy that goes beyond one allocation, as a real one takes none for its pool.
+#[test]
+fn pieces_that_lie_side_by_side_arrive_under_every_allocator() {
+    in_child(module_path!(), "pieces_that_lie_side_by_side_arrive_under_every_allocator", &[], || {
+        let context = context();
+        let sizes = [2048, 512, 64 << 10, 1024, 512, 300 << 10];
+        let mut pinned = PinnedBuffer::new(&context, sizes.iter().sum()).unwrap();
+        pinned.copy_from_slice(&contents(sizes.iter().sum(), 3));
+        let in_place = sizes.iter().scan(0, |start, size| {
+            let piece = pinned[*start..*start + size].to_vec();
+            *start += size;
+            Some(piece)
+        });
+        let pieces: Vec<_> = in_place.collect();
+        for kind in AllocatorKind::ALL {
+            let mut memory = memory(&context, kind);
+            let mut to = room(memory.as_mut(), &sizes.iter().rev().copied().collect::<Vec<_>>());
+            to.reverse();
+            let at = |to: &Holding| {
+                let Holding::Allocated(allocation) = to else { panic!("not of this process") };
+                (allocation.address().0, allocation.address().0 + to.bytes())
+            };
+            if kind == AllocatorKind::CudaMallocAsync {
+                assert!(
+                    to.windows(2).any(|pair| at(&pair[0]).1 == at(&pair[1]).0),
+                    "{kind}: nothing lies side by side"
+                );
+            }
+            memory.upload(&parts(&to, &pieces)).unwrap_or_else(|error| panic!("{kind}: {error}"));
+            assert_arrived(&to, &pieces);
+            let mut start = 0;
+            let direct = to.iter().zip(sizes).map(|(to, size)| {
+                start += size;
+                UploadPart { to: *to, contents: &pinned[start - size..start] }
+            });
+            memory.upload(&direct.collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{kind}, pinned: {error}"));
+            assert_arrived(&to, &pieces);
+        }
+    });
+}
+
 #[test]
 fn buffers_used_again_and_again_mix_nothing_up() {
     in_child(module_path!(), "buffers_used_again_and_again_mix_nothing_up", &[], || {

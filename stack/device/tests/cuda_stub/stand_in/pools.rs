@@ -103,7 +103,8 @@ pub extern "C" fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, numbe
         }
         let missing = (pool.used + bytes).saturating_sub(pool.reserved).next_multiple_of(STEP);
         table.take(device, missing)?;
-        let start = table.addresses.place(bytes, PAGE);
+        // Often right beside the one before.
+        let start = table.addresses.place(bytes, 512);
         let pool = table.pools.get_mut(&number).ok_or(INVALID_HANDLE)?;
         pool.reserved += missing;
         pool.used += bytes;
