@@ -36,6 +36,7 @@ const NOT_SEEN_THERE: &[(&str, &[&str])] = &[
             "credit_left_out",
             "failed_load_leaves_bytes_behind",
             "floor_ignored",
+            "impossible_request_pursued",
             "inactive_splits_credited",
             "plan_below_the_floor",
         ],
@@ -138,16 +139,25 @@ mod tests {
     use crate::gpu::{Gpus, posing::Posing};
 
     /// The chosen decision is the process's: this test wants one of its own, as nextest gives it.
-    #[test]
-    fn checks_on_a_card_that_poses_hold_as_things_are_and_see_every_decision_that_can_be_seen_there() {
+    fn grades_on_a_card_that_poses(name: &str) {
         let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
         let gpus = Gpus::of(vec![card.listed("GPU-mutants")]);
         let world = Arc::new(World::with_gpus(None, gpus).unwrap());
-        let family = world.catalogue.families().iter().position(|family| family.name == "taesd").unwrap();
+        let family = world.catalogue.families().iter().position(|family| family.name == name).unwrap();
         let turn = world.gpus.cards()[0].turn("a test", folder.path(), Duration::ZERO).unwrap();
         let there = grade_on(&world, (&[family], turn.open().unwrap()), &[], &mut |_, _| {}).unwrap();
         let survivors: Vec<_> = there.report.survivors().map(|grade| grade.name.as_str()).collect();
         assert!(survivors.is_empty(), "{survivors:?}");
         assert!(there.report.grades.len() > 70, "{} graded", there.report.grades.len());
+    }
+
+    #[test]
+    fn checks_on_a_card_that_poses_hold_as_things_are_and_see_every_decision_that_can_be_seen_there() {
+        grades_on_a_card_that_poses("taesd");
+    }
+
+    #[test]
+    fn a_family_of_large_pieces_sees_them_there_too() {
+        grades_on_a_card_that_poses("text-encoders");
     }
 }

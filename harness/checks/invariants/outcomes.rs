@@ -219,11 +219,15 @@ fn too_little_memory_is_said_once_and_in_full(stage: &Stage<'_>) -> Result<(), C
     tracing::subscriber::with_default(log.clone(), || (0..10).try_for_each(|_| bench.session.run(&step).map(drop)))?;
     beside.unlock();
     let lines = log.lines.lock().map(|lines| lines.clone()).unwrap_or_default();
+    // A card that is filled for good may also have to say, once, that it could never hold a piece of the model.
+    let (pressure, other): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|line| line.contains("too little device memory to lock"));
+    let repeated = other.iter().collect::<std::collections::HashSet<_>>().len() < other.len();
     Claim::PressureIsSaidOnce
-        .holds(lines.len() == 1, || format!("{} warnings of ten steps: {lines:?}", lines.len()))?;
+        .holds(pressure.len() == 1 && !repeated, || format!("{} warnings of ten steps: {lines:?}", lines.len()))?;
     let effective = headroom_base::Bytes(bench.floor_bytes).to_string();
     for part in ["pipeline:text_encoder", "(locked)", &effective] {
-        let said = lines.iter().any(|line| line.contains(part));
+        let said = pressure.iter().any(|line| line.contains(part));
         Claim::PressureIsSaidOnce.holds(said, || format!("`{part}` is not in the warning: {lines:?}"))?;
     }
     Ok(())
