@@ -9,7 +9,7 @@ use headroom_reports::Outcome;
 
 use super::kept::Runs;
 use super::peaks::{beside_simulator, beside_torch, table};
-use super::{loops, mutants, summary};
+use super::{loops, mutants, summary, two_cards};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let by_model = |asked: &super::beside::Asked| format!("{} {} {}", asked.0, asked.1.operation, asked.1.dtype);
@@ -32,6 +32,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
         ("The least capacity that completes", told(runs, "capacity", |_| true)),
         ("Windows above what is reserved", told(runs, "calibration", summary::is_above)),
         ("Wrong decisions, graded on a card", mutants::matrix()),
+        ("Two cards in one run", two_cards::block()),
         ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
     ];
     parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat()
@@ -84,7 +85,7 @@ fn books(runs: &Runs) -> String {
     for (family, note) in summary::notes(runs, "reconcile") {
         let (what, terms) = note.split_once(": ").unwrap_or(("", note));
         let terms = terms.replace(" of this process by the driver", "");
-        let _ = writeln!(table, "| {family} | {} | {terms} |", what.trim_start_matches("gpu "));
+        let _ = writeln!(table, "| {family} | {} | {terms} |", summary::without_card(what.trim()));
     }
     table
 }
@@ -99,5 +100,5 @@ fn workspaces(runs: &Runs) -> String {
 
 fn told(runs: &Runs, check: &str, wanted: impl Fn(&str) -> bool) -> String {
     let notes = summary::notes(runs, check).filter(|(_, note)| wanted(note));
-    notes.map(|(family, note)| format!("- {family}: {}\n", note.trim_start_matches("gpu "))).collect()
+    notes.map(|(family, note)| format!("- {family}: {}\n", summary::without_card(note))).collect()
 }

@@ -9,9 +9,13 @@ use headroom_reports::{Outcome, Report};
 
 /// What every kept file's name begins with: the day, the card, the runner.
 const BEGINNING: &str = "2026-11-30-h200-cuda";
-/// What `headroom devices --measure --json` and PyTorch's own loop printed one after the other on one host.
+/// What `headroom devices --measure --json` printed, and what PyTorch's own loop did before and after it on one host.
 pub(crate) const MEASURED: &str = "2026-11-30-h200-cuda-measured.json";
-pub(crate) const TORCH_ALLOCATOR: &str = "2026-11-30-h200-torch-allocator.json";
+pub(crate) const TORCH_ALLOCATOR: [&str; 2] =
+    ["2026-11-30-h200-torch-allocator-1.json", "2026-11-30-h200-torch-allocator-2.json"];
+/// A run on two cards at once, and what a second process said that wanted one of them meanwhile.
+pub(crate) const TWO_CARDS: &str = "2026-11-30-h200-cuda-two-cards.json";
+pub(crate) const SECOND_PROCESS: &str = "2026-11-30-h200-busy-second-process.txt";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/evidence")

@@ -15,11 +15,11 @@ struct Loop {
     card: Card,
 }
 
-/// Which card a file is of. Older files do not say.
+/// Which card a file is of.
 #[derive(Debug, Deserialize, PartialEq)]
 struct Card {
-    uuid_hash: Option<String>,
-    driver_version: Option<String>,
+    uuid_hash: String,
+    driver_version: String,
 }
 
 #[derive(Deserialize)]
@@ -28,28 +28,32 @@ struct Pair {
     pair_ns: f64,
 }
 
-/// A cached allocate and free beside PyTorch's, one after the other on one host.
+/// A cached allocate and free beside PyTorch's, one after the other on one host. PyTorch's loop differs from run to run:
+/// the ratio is to its quickest.
 pub(crate) fn pairs() -> String {
-    let torch: Loop = serde_json::from_str(&kept::text(kept::TORCH_ALLOCATOR)).unwrap();
+    let torch = kept::TORCH_ALLOCATOR.map(|name| serde_json::from_str::<Loop>(&kept::text(name)).unwrap());
     let OnDevice { cached_pairs, card, .. } = measurements();
-    if torch.card.uuid_hash.is_some() {
-        assert_eq!(card, torch.card, "both loops ran beside one card");
-    }
-    let locked = cached_pairs.iter().all(|own| own.locked_nanoseconds.is_some());
-    let (title, line) = if locked { (" headroom with its lock, ns |", "---:|") } else { ("", "") };
-    let mut table =
-        format!("| block | headroom, ns |{title} {}, ns | ratio |\n|---:|---:|{line}---:|---:|\n", torch.allocator);
-    for row in &torch.rows {
-        let Some(own) = cached_pairs.iter().find(|own| own.bytes == row.bytes) else { continue };
+    assert!(torch.iter().all(|torch| torch.card == card), "all loops ran beside one card");
+    let mut table = format!(
+        "| block | headroom, ns | headroom with its lock, ns | {}, ns | ratio |\n|---:|---:|---:|---:|---:|\n",
+        torch[0].allocator
+    );
+    for OwnPair { bytes, nanoseconds, locked_nanoseconds } in cached_pairs {
+        let of_block = |torch: &Loop| torch.rows.iter().find(|row| row.bytes == bytes).map(|row| row.pair_ns);
+        let mut theirs: Vec<f64> = torch.iter().filter_map(of_block).collect();
+        theirs.sort_by(f64::total_cmp);
+        let [quickest, slowest] = theirs[..] else { continue };
         // PyTorch's takes its own lock, so what takes ours is what is like it.
-        let alike_ns = own.locked_nanoseconds.unwrap_or(own.nanoseconds);
-        let more = own.locked_nanoseconds.map_or_else(String::new, |locked_ns| format!(" {locked_ns:.0} |"));
-        let ratio = alike_ns / row.pair_ns;
-        let (block, own_ns) = (block(row.bytes), own.nanoseconds);
-        let _ = writeln!(table, "| {block} | {own_ns:.0} |{more} {:.0} | {ratio:.2} |", row.pair_ns);
+        let ratio = locked_nanoseconds / quickest;
+        let block = block(bytes);
+        let _ = writeln!(
+            table,
+            "| {block} | {nanoseconds:.0} | {locked_nanoseconds:.0} | {quickest:.0}–{slowest:.0} | {ratio:.2} |"
+        );
     }
     format!(
-        "A cached allocate + free on the card's host, called from Rust and from C++ one after the other:\n\n{table}\n"
+        "A cached allocate + free on the card's host, called from Rust and, before and after, from C++; the ratio is to the \
+         quicker of those two:\n\n{table}\n"
     )
 }
 
@@ -80,18 +84,12 @@ struct OnDevice {
 pub(crate) struct Copied {
     source: String,
     manner: String,
+    /// None of plain copies.
     settings: Option<Settings>,
-    /// Missing in older files, in which the usual ones are those without settings.
-    usual: Option<bool>,
+    /// Whether it was shared out as uploads are, and not otherwise for comparison.
+    pub(crate) usual: bool,
     gib_per_second: f64,
     share_of_plain: f64,
-}
-
-impl Copied {
-    /// Whether it was shared out as uploads are, and not otherwise for comparison.
-    pub(crate) fn is_usual(&self) -> bool {
-        self.usual.unwrap_or(self.settings.is_none())
-    }
 }
 
 #[derive(Deserialize)]
@@ -104,8 +102,7 @@ struct Settings {
 struct OwnPair {
     bytes: u64,
     nanoseconds: f64,
-    /// Missing in older files.
-    locked_nanoseconds: Option<f64>,
+    locked_nanoseconds: f64,
 }
 
 fn measurements() -> OnDevice {
@@ -132,7 +129,7 @@ pub(crate) fn copies(wanted: impl Fn(&Copied) -> bool) -> String {
 /// From each kind of memory, this share of the plain pinned copy or more.
 #[test]
 fn uploads_reach_their_share_of_the_plain_pinned_copy() {
-    let usual: Vec<_> = measurements().copies.into_iter().filter(Copied::is_usual).collect();
+    let usual: Vec<_> = measurements().copies.into_iter().filter(|row| row.usual).collect();
     let uploads = usual.iter().filter(|row| row.manner.starts_with("upload"));
     for row in uploads.clone() {
         let least = if row.source == "pinned" { 0.95 } else { 0.85 };

@@ -11,6 +11,7 @@ mod peaks;
 #[path = "../shown/mod.rs"]
 mod shown;
 mod summary;
+mod two_cards;
 
 use headroom::catalogue::Catalogue;
 

@@ -31,7 +31,9 @@ pub(crate) fn matrix() -> String {
     for (family, report) in &graded {
         let mutants = report.mutants.as_ref().expect("what was graded");
         let notes = report.trials.iter().flat_map(|trial| &trial.notes).count();
-        let _ = writeln!(text, "- {family}: {}; {notes} cannot be seen on a card and were not run", mutants.verdict());
+        let commit = report.provenance[0].commit.as_deref().unwrap_or("unknown");
+        let verdict = mutants.verdict();
+        let _ = writeln!(text, "- {family}, `{commit}`: {verdict}; {notes} cannot be seen on a card and were not run");
     }
     let mut rows: Vec<&str> = Vec::new();
     for (_, report) in &graded {
@@ -45,11 +47,18 @@ pub(crate) fn matrix() -> String {
     for name in rows {
         let seen = graded.iter().map(|(_, report)| {
             let grade = report.mutants.iter().flat_map(|mutants| &mutants.grades).find(|grade| grade.name == name);
-            grade.map_or_else(String::new, |grade| grade.killed_by.join(", "))
+            grade.map_or_else(String::new, |grade| {
+                grade.killed_by.iter().map(|trial| check(trial)).collect::<Vec<_>>().join(", ")
+            })
         });
         let _ = writeln!(text, "| {name} | {} |", seen.collect::<Vec<_>>().join(" | "));
     }
     text
+}
+
+/// A trial's check, without its family and its card.
+fn check(trial: &str) -> &str {
+    trial.rsplit("::").next().unwrap_or(trial)
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str(&warm(runs));
     text.push_str(&books(runs));
     text.push_str("Uploads of 4 GiB beside the plain pinned copy of the same run; a piece is 2 MiB:\n\n");
-    text.push_str(&loops::copies(|row| row.is_usual()));
+    text.push_str(&loops::copies(|row| row.usual));
     text.push_str(&loops::pairs());
     text
 }
@@ -35,6 +35,12 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
 /// What the README shows of it.
 pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
     intro(runs) + &shortfalls(catalogue, runs)
+}
+
+/// A note without the name of the card at its beginning.
+pub(crate) fn without_card(note: &str) -> &str {
+    let (first, rest) = note.split_once(' ').unwrap_or(("", note));
+    if first == "gpu" || first.starts_with("gpu-") { rest } else { note }
 }
 
 /// Notes of a check, each with its family.

@@ -1,0 +1,136 @@
+//! One run on two cards, side by side, and a second process that wanted one of them meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use headroom_reports::{Check, Outcome, Report};
+
+use super::{kept, summary};
+
+/// The trials of each card by its name, which the report gives by the beginning of its UUID.
+fn by_card(report: &Report) -> BTreeMap<&str, Vec<&Check>> {
+    let mut cards: BTreeMap<&str, Vec<&Check>> = BTreeMap::new();
+    for trial in &report.trials {
+        cards.entry(&trial.device).or_default().push(trial);
+    }
+    cards
+}
+
+/// What the second process said: its last line but the report's place counts its trials, and each of them names who held
+/// the card.
+fn second_process() -> String {
+    kept::text(kept::SECOND_PROCESS)
+}
+
+fn counts(text: &str) -> &str {
+    text.lines().find(|line| line.contains(" trials: ")).expect("a line that counts the trials")
+}
+
+pub(crate) fn block() -> String {
+    let report = kept::report(kept::TWO_CARDS);
+    let from = &report.provenance[0];
+    let commit = from.commit.as_deref().unwrap_or("unknown");
+    let mut text =
+        format!("`headroom {}` (`{commit}`), the cards listed to it in the other order:\n\n", from.arguments.join(" "));
+    text.push_str("| card | trials | passed | windows | seconds | the driver's figure, most | residue, most |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
+    for (card, trials) in by_card(&report) {
+        let passed = trials.iter().filter(|trial| trial.outcome == Outcome::Passed).count();
+        let of_card = |trial: &Option<String>| trial.as_deref().is_some_and(|trial| trial.contains(card));
+        let windows = report.windows.iter().filter(|record| of_card(&record.trial)).count();
+        let seconds: f64 = trials.iter().map(|trial| trial.seconds).sum();
+        let looks: Vec<_> =
+            trials.iter().filter(|trial| trial.check == "reconcile").flat_map(|trial| &trial.notes).collect();
+        let figures = looks.iter().filter_map(|note| Some(note.split_once(": ")?.1.split_once(" of this process")?.0));
+        let most = figures.max_by(|left, right| mib(left).total_cmp(&mib(right))).unwrap_or("none");
+        let residues = looks.iter().filter_map(|note| Some(note.rsplit_once("residue ")?.1));
+        let residue = residues.max_by(|left, right| mib(left).total_cmp(&mib(right))).unwrap_or("none");
+        let _ =
+            writeln!(text, "| {card} | {} | {passed} | {windows} | {seconds:.0} | {most} | {residue} |", trials.len());
+    }
+    let second = second_process();
+    let _ = writeln!(
+        text,
+        "\nA second process that wanted one of them meanwhile ended with status 7: {}. It said, for one:\n",
+        counts(&second)
+    );
+    let held = second.lines().find(|line| line.contains(" is leased to ")).expect("who held the card");
+    let _ = writeln!(text, "> {}", held.replace('<', "&lt;"));
+    text
+}
+
+/// A size as it is written for people, in MiB.
+fn mib(size: &str) -> f64 {
+    let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
+    let number: f64 = number.replace(',', "").parse().expect("a number");
+    match unit {
+        "GiB" => 1024.0 * number,
+        "MiB" => number,
+        "KiB" => number / 1024.0,
+        other => panic!("{other} is no unit that is expected here"),
+    }
+}
+
+#[test]
+fn both_cards_passed_every_trial_with_books_and_windows_of_their_own() {
+    let report = kept::report(kept::TWO_CARDS);
+    let hashes: BTreeSet<_> = report.devices.iter().filter_map(|device| device.uuid_hash.as_deref()).collect();
+    assert_eq!((report.devices.len(), hashes.len()), (2, 2));
+    let cards = by_card(&report);
+    let names: Vec<&str> = cards.keys().copied().collect();
+    let [first, second] = names[..] else { panic!("{names:?}") };
+    let checks = |card: &str| cards[card].iter().map(|trial| (&*trial.family, &*trial.check)).collect::<BTreeSet<_>>();
+    assert_eq!(checks(first), checks(second), "the same trials on each");
+    for (card, other) in [(first, second), (second, first)] {
+        for trial in &cards[card] {
+            assert_eq!(trial.outcome, Outcome::Passed, "{}: {:?}", trial.name(), trial.message);
+            for note in &trial.notes {
+                assert!(!note.contains(other), "{} speaks of the other card: {note}", trial.name());
+            }
+            if trial.check == "reconcile" {
+                // Read from the other card, which ran something else, the figure would leave a residue.
+                assert!(
+                    trial.notes.iter().all(|note| note.ends_with("residue 0 KiB")),
+                    "{}: {:?}",
+                    trial.name(),
+                    trial.notes
+                );
+            }
+        }
+        let of_card = |text: &str| text.contains(card) && !text.contains(other);
+        let windows = report.windows.iter().filter(|record| record.trial.as_deref().is_some_and(of_card));
+        assert!(
+            windows.clone().count() > 100
+                && windows.clone().all(|record| record
+                    .window
+                    .attempt_id
+                    .as_ref()
+                    .is_some_and(|id| of_card(&id.to_string()))),
+            "{card}"
+        );
+    }
+    let of_nobody = report.windows.iter().filter(|record| record.trial.is_none()).count();
+    assert_eq!(of_nobody, 0);
+}
+
+#[test]
+fn a_second_process_ran_nothing_on_a_card_that_was_leased_and_named_the_holder() {
+    let text = second_process();
+    assert!(counts(&text).contains(" 0 passed, 0 ignored, 9 busy, 0 failed"), "{}", counts(&text));
+    let holders: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once(" is leased to ")?.1)).collect();
+    assert_eq!(holders.len(), 9);
+    let report = kept::report(kept::TWO_CARDS);
+    for holder in holders {
+        let trial = holder.split('`').nth(1).expect("the holder's trial");
+        assert!(report.trials.iter().any(|check| check.name() == trial), "{trial} is none of the run's");
+    }
+}
+
+#[test]
+fn a_name_of_a_card_is_taken_off_a_note_and_nothing_else() {
+    for (note, rest) in
+        [("gpu native", "native"), ("gpu-1a2b3c4d native", "native"), ("gpus of a kind", "gpus of a kind"), ("", "")]
+    {
+        assert_eq!(summary::without_card(note), rest);
+    }
+}
