@@ -56,6 +56,23 @@ pub(crate) fn matrix() -> String {
     text
 }
 
+/// How many were graded and how many of them were seen, in one sentence.
+pub(crate) fn sentence() -> String {
+    let graded = graded();
+    let of_family = graded.iter().map(|(family, report)| {
+        let grades = report.mutants.iter().flat_map(|mutants| &mutants.grades);
+        format!(
+            "{} of {} by those of {family}",
+            grades.clone().filter(|grade| !grade.killed_by.is_empty()).count(),
+            grades.count()
+        )
+    });
+    let of_families = of_family.collect::<Vec<_>>().join(", ");
+    format!(
+        "Of the named wrong decisions that checks reach and can see on a card, these were seen there: {of_families}. "
+    )
+}
+
 /// A trial's check, without its family and its card.
 fn check(trial: &str) -> &str {
     trial.rsplit("::").next().unwrap_or(trial)

@@ -11,13 +11,13 @@ use headroom_reports::verdicts::verdicts;
 use headroom_reports::{Outcome, Report, WindowRecord};
 
 use super::kept::Runs;
-use super::loops;
 use super::peaks::{above_the_bound, beside_simulator, beside_torch, table};
+use super::{loops, mutants, two_cards};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let torch = beside_torch(catalogue, runs);
     let by_family = |asked: &super::beside::Asked| asked.0.split(':').next().unwrap_or_default().to_owned();
-    let mut text = intro(runs);
+    let mut text = intro(runs) + &mutants::sentence() + &two_cards::sentence();
     text.push_str(&results(runs));
     text.push_str("Peaks on the card beside PyTorch's recordings of the same cases:\n\n");
     text.push_str(&table("family | ", &torch, by_family));
@@ -34,7 +34,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
 
 /// What the README shows of it.
 pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
-    intro(runs) + &shortfalls(catalogue, runs)
+    intro(runs) + &mutants::sentence() + &two_cards::sentence() + &shortfalls(catalogue, runs)
 }
 
 /// A note without the name of the card at its beginning.

@@ -26,6 +26,16 @@ fn counts(text: &str) -> &str {
     text.lines().find(|line| line.contains(" trials: ")).expect("a line that counts the trials")
 }
 
+/// How the run on both ended, in one sentence.
+pub(crate) fn sentence() -> String {
+    let report = kept::report(kept::TWO_CARDS);
+    let (passed, trials) = (report.count(Outcome::Passed), report.trials.len());
+    let cards = by_card(&report).len();
+    format!(
+        "One run on {cards} cards at once: {passed} of {trials} trials passed; a second process was kept off a card meanwhile.\n\n"
+    )
+}
+
 pub(crate) fn block() -> String {
     let report = kept::report(kept::TWO_CARDS);
     let from = &report.provenance[0];
