@@ -1,7 +1,9 @@
 //! The families a run knows: those compiled in, or a folder's.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use headroom_base::Operation;
 use headroom_family::{Family, FamilyError, Model, Recordings};
 
 use crate::recorded::recording_names;
@@ -18,6 +20,21 @@ pub enum CatalogueError {
     /// A family file is wrong.
     #[error(transparent)]
     Family(#[from] FamilyError),
+    /// Two models claim the same recorded windows, which would be held against the first alone.
+    #[error(
+        "`recorded_as: {recording}` stands at `{first}` and at `{second}`, and both run {operation}: recorded windows are \
+         of one model; leave it out at the other"
+    )]
+    RecordedTwice {
+        /// The recording's name.
+        recording: String,
+        /// The operation that both run.
+        operation: Operation,
+        /// The first model, `family:key`.
+        first: String,
+        /// The other.
+        second: String,
+    },
     /// No family of that name.
     #[error("there is no family `{name}`{}; known are {known}", suggestion(nearest))]
     UnknownFamily {
@@ -58,7 +75,7 @@ pub enum CatalogueError {
         /// The family.
         family: String,
         /// The operation.
-        operation: headroom_base::Operation,
+        operation: Operation,
         /// Its models.
         known: String,
     },
@@ -106,6 +123,7 @@ impl Catalogue {
             // A test keeps the names in these.
             None => Family::embedded()?,
         };
+        recorded_once(&families)?;
         Ok(Self { families })
     }
 
@@ -129,15 +147,28 @@ impl Catalogue {
     }
 }
 
+/// # Errors
+/// For two models that claim the same recorded windows.
+fn recorded_once(families: &[Family]) -> Result<(), CatalogueError> {
+    let mut claimed: BTreeMap<(&str, Operation), String> = BTreeMap::new();
+    for (family, model) in families.iter().flat_map(|family| family.models.iter().map(move |model| (family, model))) {
+        let Some((recording, architecture)) = model.recorded_as.as_deref().zip(model.architecture()) else { continue };
+        for operation in Operation::ALL.into_iter().filter(|operation| architecture.runs(*operation)) {
+            let name = format!("{}:{}", family.name, model.key);
+            if let Some(first) = claimed.insert((recording, operation), name.clone()) {
+                let recording = recording.to_owned();
+                return Err(CatalogueError::RecordedTwice { recording, operation, first, second: name });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The model that `--model` names, or the first that runs the operation.
 ///
 /// # Errors
 /// When the family has none.
-pub fn model_of<'a>(
-    family: &'a Family,
-    key: Option<&str>,
-    operation: headroom_base::Operation,
-) -> Result<&'a Model, CatalogueError> {
+pub fn model_of<'a>(family: &'a Family, key: Option<&str>, operation: Operation) -> Result<&'a Model, CatalogueError> {
     let keys = || family.models.iter().map(|model| model.key.as_str());
     match key {
         Some(key) => family.model(key).ok_or_else(|| CatalogueError::UnknownModel {
@@ -185,6 +216,21 @@ mod tests {
         assert!(error.contains("`SDXXL` (did you mean `sdxl`?)"), "{error}");
         let error = catalogue.family("quux").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_that_two_families_claim_is_refused_with_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("families");
+        let text = std::fs::read_to_string(families.join("taesd.yaml")).unwrap();
+        std::fs::write(folder.path().join("taesd.yaml"), &text).unwrap();
+        let copy = text.replace("name: taesd", "name: mine");
+        std::fs::write(folder.path().join("mine.yaml"), &copy).unwrap();
+        let error = Catalogue::load(Some(folder.path())).unwrap_err().to_string();
+        assert!(error.starts_with("`recorded_as: taesd` stands at `mine:vae` and at `taesd:vae`"), "{error}");
+        let without = copy.replace("    recorded_as: taesd\n", "");
+        std::fs::write(folder.path().join("mine.yaml"), without).unwrap();
+        assert_eq!(Catalogue::load(Some(folder.path())).unwrap().families().len(), 2);
     }
 
     #[test]

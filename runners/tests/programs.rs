@@ -17,3 +17,5 @@ mod programs {
     mod windows;
 }
 mod recorded;
+#[path = "../../tests/shown/mod.rs"]
+mod shown;

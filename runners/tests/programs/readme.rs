@@ -1,16 +1,12 @@
 //! EVIDENCE.md's figures about programs: a block of it that is written from the recordings, and compared with them.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::{env, fs};
 
 use headroom_base::AllocatorKind;
 use headroom_runners::programs::evidence::{Compared, table};
 
 use super::{convolutions, published, traces, windows};
-
-const BEGIN: &str = "<!-- programs: begin -->\n";
-const END: &str = "<!-- programs: end -->";
+use crate::shown;
 
 /// The recordings of windows, and what each is.
 const RECORDINGS: [(&str, &str); 4] = [
@@ -90,17 +86,7 @@ fn block() -> String {
     text
 }
 
-/// Run with `HEADROOM_BLESS=1` to write the block anew after a wanted change, and read the difference.
 #[test]
-fn the_readme_shows_what_the_programs_come_to() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../EVIDENCE.md");
-    let readme = fs::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once(BEGIN).expect("the README marks where the figures begin");
-    let (shown, after) = rest.split_once(END).expect("the README marks where the figures end");
-    let block = block();
-    if env::var_os("HEADROOM_BLESS").is_some() {
-        fs::write(&path, format!("{before}{BEGIN}{block}{END}{after}")).unwrap();
-        return;
-    }
-    assert!(shown == block, "EVIDENCE.md's figures are not what the programs come to: run again with HEADROOM_BLESS=1");
+fn the_evidence_shows_what_the_programs_come_to() {
+    shown::block("../EVIDENCE.md", "programs", &block());
 }
