@@ -12,4 +12,5 @@ mod read_back;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 mod stub;
+mod upload_ends;
 mod uploads;

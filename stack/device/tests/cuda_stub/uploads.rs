@@ -1,46 +1,44 @@
-//! Uploads: what arrives, in which order, and what a failed one leaves behind.
-
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+//! Uploads: what arrives, and in which order.
 
 use headroom_base::{AllocatorKind, MIB};
 use headroom_device::cuda::upload::{PinnedBuffer, UploadSettings, copy_each_part, copy_pinned};
 use headroom_device::cuda::{CudaContext, Uploader, gpus};
-use headroom_device::device::{UploadPart, Uploaded};
-use headroom_device::{DeviceMemory, DriverError, Holding, Settings};
+use headroom_device::device::UploadPart;
+use headroom_device::{DeviceMemory, Holding, Settings};
 
-use crate::stub::{Ever, Kind, bytes_at, context, ever, fail, has_failed, in_child, leaks, live};
+use crate::stub::{Ever, Kind, bytes_at, context, ever, in_child, leaks, live};
 
 /// Small buffers, so that each is used again and again.
-const SMALL: UploadSettings = UploadSettings { threads: 4, buffer_bytes: 128 << 10 };
+pub(crate) const SMALL: UploadSettings = UploadSettings { threads: 4, buffer_bytes: 128 << 10 };
 
 /// Sizes that fit a buffer, that do not, that leave nothing, little or much of one, and none at all.
-const SIZES: [usize; 12] = [1, 512, 0, 100_001, 128 << 10, (128 << 10) + 1, 700_000, 3, 64 << 10, 511, 300_000, 513];
+pub(crate) const SIZES: [usize; 12] =
+    [1, 512, 0, 100_001, 128 << 10, (128 << 10) + 1, 700_000, 3, 64 << 10, 511, 300_000, 513];
 
 /// Contents that differ from place to place and from piece to piece.
-fn contents(size: usize, piece: usize) -> Vec<u8> {
+pub(crate) fn contents(size: usize, piece: usize) -> Vec<u8> {
     (0..size).map(|at| (at.wrapping_mul(31) ^ (at >> 9) ^ piece.wrapping_mul(97)) as u8 | 1).collect()
 }
 
-fn memory(context: &CudaContext, kind: AllocatorKind) -> Box<dyn DeviceMemory> {
+pub(crate) fn memory(context: &CudaContext, kind: AllocatorKind) -> Box<dyn DeviceMemory> {
     context.parts(Settings::of_kind(kind)).unwrap().memory
 }
 
 /// Room for pieces of these sizes.
-fn room(memory: &mut dyn DeviceMemory, sizes: &[usize]) -> Vec<Holding> {
+pub(crate) fn room(memory: &mut dyn DeviceMemory, sizes: &[usize]) -> Vec<Holding> {
     sizes.iter().map(|size| memory.allocate(*size as u64).unwrap()).collect()
 }
 
-fn parts<'a>(to: &[Holding], pieces: &'a [Vec<u8>]) -> Vec<UploadPart<'a>> {
+pub(crate) fn parts<'a>(to: &[Holding], pieces: &'a [Vec<u8>]) -> Vec<UploadPart<'a>> {
     to.iter().zip(pieces).map(|(to, contents)| UploadPart { to: *to, contents }).collect()
 }
 
-fn on_device(holding: &Holding, bytes: usize) -> Vec<u8> {
+pub(crate) fn on_device(holding: &Holding, bytes: usize) -> Vec<u8> {
     let Holding::Allocated(allocation) = holding else { panic!("not of this process") };
     bytes_at(allocation.address().0, bytes as u64)
 }
 
-fn assert_arrived(to: &[Holding], pieces: &[Vec<u8>]) {
+pub(crate) fn assert_arrived(to: &[Holding], pieces: &[Vec<u8>]) {
     for (index, (to, contents)) in to.iter().zip(pieces).enumerate() {
         assert!(
             on_device(to, contents.len()) == *contents,
@@ -50,7 +48,7 @@ fn assert_arrived(to: &[Holding], pieces: &[Vec<u8>]) {
     }
 }
 
-fn pieces() -> Vec<Vec<u8>> {
+pub(crate) fn pieces() -> Vec<Vec<u8>> {
     SIZES.iter().enumerate().map(|(index, size)| contents(*size, index)).collect()
 }
 
@@ -245,117 +243,6 @@ fn an_upload_comes_after_the_work_that_was_given_before_it() {
         Uploader::new(context.clone()).upload(&parts(&to, &new)).unwrap();
         context.synchronize().unwrap();
         assert_arrived(&to, &new);
-    });
-}
-
-#[test]
-fn whichever_call_fails_nothing_is_left_and_the_next_upload_works() {
-    in_child(module_path!(), "whichever_call_fails_nothing_is_left_and_the_next_upload_works", &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
-        let pinned = PinnedBuffer::new(&context, 2048).unwrap();
-        let more = room(memory.as_mut(), &[2048]);
-        let mut all = parts(&to, &pieces);
-        all.push(UploadPart { to: more[0], contents: &pinned });
-        let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
-        for warm in [false, true] {
-            let failures = (1..).take_while(|n| {
-                let mut uploader = Uploader::with_settings(context.clone(), UploadSettings { threads: 3, ..SMALL });
-                if warm {
-                    uploader.upload(&all).unwrap();
-                }
-                fail(*n, 700);
-                let outcome = uploader.upload(&all);
-                let failed = has_failed();
-                fail(0, 0);
-                assert_eq!(
-                    outcome.is_err(),
-                    failed,
-                    "call {n} failed and nobody was told, or did not and somebody was"
-                );
-                if let Err(error) = outcome {
-                    assert!(matches!(error, DriverError::Failed { code: 700, .. }), "{error}");
-                    assert_eq!(held(), [1, 1, 0], "after call {n}");
-                }
-                uploader.upload(&all).unwrap();
-                drop(uploader);
-                assert_eq!(held(), [1, 1, 0]);
-                failed
-            });
-            let failures = failures.count();
-            assert!(failures > 20, "only {failures} calls failed");
-            assert_arrived(&to, &pieces);
-        }
-        drop((memory, pinned, context));
-        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
-    });
-}
-
-#[test]
-fn an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again() {
-    let name = "an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again";
-    in_child(module_path!(), name, &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
-        let parts = parts(&to, &pieces);
-        let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
-        for (threads, warm) in [(1, false), (1, true), (3, false), (3, true)] {
-            let cancelled = (1..).take_while(|n| {
-                let mut uploader = Uploader::with_settings(context.clone(), UploadSettings { threads, ..SMALL });
-                if warm {
-                    uploader.upload(&parts).unwrap();
-                }
-                let asked = AtomicUsize::new(0);
-                let outcome = uploader.upload_unless(&parts, &|| asked.fetch_add(1, Ordering::Relaxed) + 1 >= *n);
-                if outcome == Ok(Uploaded::Cancelled) {
-                    assert_eq!(held(), [0, 1, 0], "cancelled at chunk {n}, warm: {warm}");
-                    uploader.upload(&parts).unwrap();
-                    assert!(live(Kind::Pinned) > 0);
-                }
-                assert_arrived(&to, &pieces);
-                outcome.unwrap() == Uploaded::Cancelled
-            });
-            assert!(cancelled.count() >= 10, "{threads} threads have more chunks than that");
-        }
-        drop((memory, context));
-        assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
-    });
-}
-
-#[test]
-fn an_upload_cancelled_by_another_thread_midway_begins_no_further_chunk() {
-    let name = "an_upload_cancelled_by_another_thread_midway_begins_no_further_chunk";
-    in_child(module_path!(), name, &[], || {
-        let context = context();
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let chunks = 10;
-        let pieces = vec![contents(chunks * SMALL.buffer_bytes, 1)];
-        let to = room(memory.as_mut(), &[pieces[0].len()]);
-        let mut uploader = Uploader::with_settings(context, UploadSettings { threads: 1, ..SMALL });
-        let (cancelled, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let met = Barrier::new(2);
-        let outcome = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                met.wait();
-                cancelled.store(true, Ordering::Relaxed);
-                met.wait();
-            });
-            uploader.upload_unless(&parts(&to, &pieces), &|| {
-                if begun.fetch_add(1, Ordering::Relaxed) == 4 {
-                    met.wait();
-                    met.wait();
-                }
-                cancelled.load(Ordering::Relaxed)
-            })
-        });
-        assert_eq!(outcome, Ok(Uploaded::Cancelled));
-        let there = on_device(&to[0], pieces[0].len());
-        let (copied, left) = there.split_at(4 * SMALL.buffer_bytes);
-        assert!(copied == &pieces[0][..copied.len()], "what was begun is there");
-        assert!(left.iter().all(|byte| *byte == 0), "more was begun");
-        assert_eq!([Kind::Pinned, Kind::Streams, Kind::Events].map(live), [0, 1, 0]);
     });
 }
 
