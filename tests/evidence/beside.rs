@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Case, Operation, RunKind, Window};
+use headroom_base::{AllocatorKind, Case, MIB, Operation, RunKind, Window};
 use headroom_family::{Architecture, Model};
 use headroom_reports::import_windows::{H200_TOTAL_BYTES, Pricing, Recording, import_windows};
 use headroom_runners::programs::{self, Execution};
 
 use super::kept::Runs;
+use super::priced::is_of_a_calibration;
 
 const RECORDINGS: [&str; 4] =
     ["windows.jsonl", "windows-options.jsonl", "windows-held-out.jsonl", "windows-fresh.jsonl"];
@@ -38,6 +39,13 @@ impl Range {
     fn off(self, other: Self) -> f64 {
         let (under, over) = self.outside(other);
         if over >= under { over as f64 / self.most as f64 } else { -(under as f64) / self.least as f64 }
+    }
+
+    /// In MiB, both ends where they differ.
+    pub(crate) fn in_mib(self) -> String {
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / MIB as f64);
+        let (least, most) = (mib(self.least), mib(self.most));
+        if least == most { least } else { format!("{least}–{most}") }
     }
 
     /// Bytes by which the other range lies below this one, and above it.
@@ -102,9 +110,8 @@ fn gathered(windows: impl Iterator<Item = (String, Window)>) -> BTreeMap<Asked, 
 /// What clean calibrations measured.
 pub(crate) fn measured(runs: &Runs) -> BTreeMap<Asked, Peaks> {
     gathered(runs.iter().flat_map(|(_, report)| &report.windows).filter_map(|record| {
-        let mut parts = record.trial.as_deref()?.split("::");
-        let (family, check) = (parts.next()?, parts.nth(1)?);
-        (check == "calibration").then(|| (format!("{family}:{}", record.window.model), record.window.clone()))
+        let family = record.trial.as_deref()?.split("::").next()?;
+        is_of_a_calibration(record).then(|| (format!("{family}:{}", record.window.model), record.window.clone()))
     }))
 }
 

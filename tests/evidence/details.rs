@@ -8,7 +8,8 @@ use headroom_base::{Bytes, RunKind};
 use headroom_reports::Outcome;
 
 use super::kept::Runs;
-use super::peaks::{beside_simulator, beside_torch, table};
+use super::peaks::{beside_simulator, beside_torch, cases, table};
+use super::priced::is_of_a_calibration;
 use super::{loops, mutants, summary, two_cards};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
@@ -17,22 +18,21 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let parts = [
         ("Trials by family", trials(runs)),
         ("Peaks beside PyTorch's recordings", table(heading, &beside_torch(catalogue, runs), by_model)),
+        ("Peaks beside PyTorch's, case by case, in MiB", cases(catalogue, runs)),
         (
             "Peaks beside the simulator with its own workspaces",
             table(heading, &beside_simulator(catalogue, runs), by_model),
         ),
-        ("SDXL's decode, calibrated on the card and run at held-out sizes", sdxl(runs)),
+        ("SDXL's decode, calibrated on the card and run at held-out sizes", sdxl(catalogue, runs)),
         ("What the driver sees of the process, in MiB", books(runs)),
         ("Convolutions with another workspace than the table's", workspaces(runs)),
-        (
-            "A warm server",
-            told(runs, "warm_server", |note| note.contains("by the rule") || note.contains("begun with")),
-        ),
+        ("A warm server", told(runs, "warm_server", |note| !note.contains(" run "))),
         ("Out of memory, and the next run", told(runs, "out_of_memory", |_| true)),
         ("The least capacity that completes", told(runs, "capacity", |_| true)),
         ("Windows above what is reserved", told(runs, "calibration", summary::is_above)),
         ("Wrong decisions, graded on a card", mutants::matrix()),
         ("Two cards in one run", two_cards::block()),
+        ("The driver's own trials", two_cards::driver_trials()),
         ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
     ];
     parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat()
@@ -44,7 +44,7 @@ fn trials(runs: &Runs) -> String {
     let mut table = String::from("| family | commit | trials | passed | seconds | windows | clean | fragmented |\n");
     table.push_str("|---|---|---:|---:|---:|---:|---:|---:|\n");
     for (family, report) in runs {
-        let (clean, flagged) = summary::clean_windows(report);
+        let (clean, flagged) = summary::clean_windows(report, None);
         let seconds: f64 = report.trials.iter().map(|trial| trial.seconds).sum();
         let (trials, passed, windows) = (report.trials.len(), report.count(Outcome::Passed), report.windows.len());
         let commit = report.provenance[0].commit.as_deref().unwrap_or("unknown");
@@ -58,16 +58,23 @@ fn trials(runs: &Runs) -> String {
 }
 
 /// SDXL's decode calibrated for real: each size beside what is shipped.
-fn sdxl(runs: &Runs) -> String {
-    let mut table =
-        String::from("| allocator | case | needed | reserved | calibrated ÷ built-in |\n|---|---|---:|---:|---:|\n");
-    for row in summary::sdxl_rows(runs) {
-        let summary::Priced { allocator, case, needed_bytes, reserved_bytes, ratio } = row;
-        let (needed, reserved) = (Bytes(needed_bytes), Bytes(reserved_bytes));
-        let _ = writeln!(table, "| {allocator} | {case} | {needed} | {reserved} | {ratio:.3} |");
+fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
+    let mut table = String::from(
+        "| allocator | case | needed | reserved | priced by | calibrated ÷ built-in | windows |\n|---|---|---:|---:|---|---:|---|\n",
+    );
+    for row in summary::sdxl_rows(catalogue, runs) {
+        let (needed, reserved) = (Bytes(row.demand_bytes), Bytes(row.reserved_bytes));
+        let ratio = row.of_shipped.map_or_else(String::new, |ratio| format!("{ratio:.3}"));
+        let of_plan = if row.is_calibrated { "calibrated" } else { "left out" };
+        let flagged = if row.is_flagged { ", taken for fragmented" } else { "" };
+        let (allocator, case, source) = (row.allocator, row.case, row.source.name());
+        let _ = writeln!(
+            table,
+            "| {allocator} | {case} | {needed} | {reserved} | {source} | {ratio} | {of_plan}{flagged} |"
+        );
     }
     let windows = runs.iter().filter(|(family, _)| family == "sdxl").flat_map(|(_, report)| &report.windows);
-    let clean = windows.filter(|record| summary::is_of_a_calibration(record));
+    let clean = windows.filter(|record| is_of_a_calibration(record));
     let mut runs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for record in clean {
         let (warm, measured) = runs.entry(record.window.environment.hard.allocator.to_string()).or_default();
@@ -95,7 +102,10 @@ fn workspaces(runs: &Runs) -> String {
     let notes = summary::notes(runs, "same_counters").map(|(_, note)| note);
     let calls: BTreeSet<&str> =
         notes.filter_map(|note| note.split_once(" convolution: ").map(|(_, call)| call)).collect();
-    calls.into_iter().map(|call| format!("- {call}\n")).collect()
+    let calls: String = calls.into_iter().map(|call| format!("- {call}\n")).collect();
+    format!(
+        "The table's rules are fitted to PyTorch's own calls (`../h200/conv-workspaces.jsonl`), so these are where our kernels take another workspace than PyTorch's did, or where the rules miss it:\n\n{calls}"
+    )
 }
 
 fn told(runs: &Runs, check: &str, wanted: impl Fn(&str) -> bool) -> String {

@@ -9,6 +9,7 @@ use super::kept;
 
 #[derive(Deserialize)]
 struct Loop {
+    created: String,
     allocator: String,
     rows: Vec<Pair>,
     #[serde(flatten)]
@@ -68,6 +69,8 @@ fn block(bytes: u64) -> String {
 /// What `headroom devices --measure --json` printed.
 #[derive(Deserialize)]
 struct Measurements {
+    created: String,
+    commit: Option<String>,
     optimised: bool,
     devices: Vec<OnDevice>,
 }
@@ -88,6 +91,9 @@ pub(crate) struct Copied {
     settings: Option<Settings>,
     /// Whether it was shared out as uploads are, and not otherwise for comparison.
     pub(crate) usual: bool,
+    bytes: u64,
+    /// Before the others, of which the rate is the median.
+    first_seconds: f64,
     gib_per_second: f64,
     share_of_plain: f64,
 }
@@ -111,17 +117,35 @@ fn measurements() -> OnDevice {
     measured.devices.remove(0)
 }
 
+/// The usual ones, with what they are.
+pub(crate) fn uploads() -> String {
+    let size = Bytes(measurements().copies[0].bytes);
+    format!(
+        "Uploads of {size} beside the plain pinned copy of the same run, the median of five; a piece is 2 MiB. The first \
+         upload of an uploader also pins its buffers (128 MiB by 16 threads) and is that much slower:\n\n{}",
+        copies(|row| row.usual)
+    )
+}
+
 /// Uploads beside the plain pinned copy of the same run.
 pub(crate) fn copies(wanted: impl Fn(&Copied) -> bool) -> String {
-    let mut table =
-        String::from("| from | manner | threads | GiB/s | of the plain pinned copy |\n|---|---|---:|---:|---:|\n");
-    for row in measurements().copies.into_iter().filter(wanted) {
+    let mut table = String::from(
+        "| from | manner | threads | GiB/s | of the plain pinned copy | the first upload |\n|---|---|---:|---:|---:|---:|\n",
+    );
+    let all = measurements().copies;
+    let plain_bytes_a_second = all[0].gib_per_second * f64::from(1 << 30);
+    for row in all.into_iter().filter(wanted) {
         let threads = row
             .settings
             .map_or_else(String::new, |settings| format!("{} × {}", settings.threads, Bytes(settings.buffer_bytes)));
         let (source, manner) = (row.source.replace('_', " "), row.manner.replace('_', " "));
         let share = 100.0 * row.share_of_plain;
-        let _ = writeln!(table, "| {source} | {manner} | {threads} | {:.1} | {share:.1} % |", row.gib_per_second);
+        let first = 100.0 * row.bytes as f64 / row.first_seconds / plain_bytes_a_second;
+        let _ = writeln!(
+            table,
+            "| {source} | {manner} | {threads} | {:.1} | {share:.1} % | {first:.1} % |",
+            row.gib_per_second
+        );
     }
     table + "\n"
 }
@@ -138,4 +162,19 @@ fn uploads_reach_their_share_of_the_plain_pinned_copy() {
     let partial = uploads.filter(|row| row.manner == "upload_every_second");
     let sources: Vec<_> = partial.map(|row| row.source.as_str()).collect();
     assert_eq!(sources, ["pinned", "pageable", "mapped_file"]);
+    let common = usual.iter().filter(|row| row.manner == "copy_each_piece").map(|row| row.source.as_str());
+    assert_eq!(common.collect::<Vec<_>>(), ["pageable", "mapped_file"], "the common manner stands beside them");
+}
+
+#[test]
+fn loops_over_four_sizes_ran_before_and_after_one_another_within_minutes() {
+    let [before, after] = kept::TORCH_ALLOCATOR.map(|name| serde_json::from_str::<Loop>(&kept::text(name)).unwrap());
+    let own: Measurements = serde_json::from_str(&kept::text(kept::MEASURED)).unwrap();
+    assert!(own.commit.is_some());
+    assert!(before.created < own.created && own.created < after.created);
+    assert_eq!(before.created[..14], after.created[..14], "within an hour");
+    let sizes = |rows: &[Pair]| rows.iter().map(|row| row.bytes).collect::<Vec<_>>();
+    let own_sizes: Vec<u64> = own.devices[0].cached_pairs.iter().map(|row| row.bytes).collect();
+    assert_eq!(own_sizes, [512, 4 * KIB, MIB, 32 * MIB]);
+    assert_eq!((sizes(&before.rows), sizes(&after.rows)), (own_sizes.clone(), own_sizes));
 }

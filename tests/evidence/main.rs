@@ -8,10 +8,12 @@ mod kept;
 mod loops;
 mod mutants;
 mod peaks;
+mod priced;
 #[path = "../shown/mod.rs"]
 mod shown;
 mod summary;
 mod two_cards;
+mod warm;
 
 use headroom::catalogue::Catalogue;
 

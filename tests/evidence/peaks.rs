@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use headroom::catalogue::Catalogue;
 use headroom_base::AllocatorKind;
 
-use super::beside::{Asked, Off, Peaks, measured, recorded, recorded_names, simulated};
+use super::beside::{Asked, Off, Peaks, Range, measured, recorded, recorded_names, simulated};
 use super::kept::Runs;
 
 /// Up to here two peaks are called equal: the small allocations beside an operation differ between programs.
@@ -65,6 +65,26 @@ pub(crate) fn beside_torch(catalogue: &Catalogue, runs: &Runs) -> Beside {
 /// Beside what the simulator says with its own table of workspaces.
 pub(crate) fn beside_simulator(catalogue: &Catalogue, runs: &Runs) -> Beside {
     beside(runs, |asked| simulated(catalogue, asked))
+}
+
+/// Each case that PyTorch was recorded at: the card's peaks and PyTorch's, ranges where runs differ.
+pub(crate) fn cases(catalogue: &Catalogue, runs: &Runs) -> String {
+    let torch = recorded(catalogue);
+    let mut table = String::from(
+        "| model, case | allocator | allocated | by PyTorch | reserved | by PyTorch |\n|---|---|---:|---:|---:|---:|\n",
+    );
+    for (asked, own) in measured(runs) {
+        let names = recorded_names(catalogue, &asked);
+        let Some(theirs) = names.into_iter().find_map(|name| torch.get(&(name, asked.1, asked.2))) else { continue };
+        let ((model, case, allocator), columns) =
+            (&asked, [own.allocated, theirs.allocated, own.reserved, theirs.reserved]);
+        let [allocated, by_torch, reserved, reserved_by_torch] = columns.map(Range::in_mib);
+        let _ = writeln!(
+            table,
+            "| {model} {case} | {allocator} | {allocated} | {by_torch} | {reserved} | {reserved_by_torch} |"
+        );
+    }
+    table
 }
 
 /// One row for each of what `name` makes of a case, and allocator. Equal is within 0.05 % in both peaks; near within 2 %

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Bytes, Case, RunKind, Window};
+use headroom_base::{AllocatorKind, Bytes, Source, Window};
 use headroom_calibration::cross_validation::upper_bound;
-use headroom_calibration::{Attempt, BuiltIns, EstimatorVersions, Uncounted};
-use headroom_reports::verdicts::verdicts;
-use headroom_reports::{Outcome, Report, WindowRecord};
+use headroom_reports::{Outcome, Report};
 
 use super::kept::Runs;
 use super::peaks::{above_the_bound, beside_simulator, beside_torch, table};
-use super::{loops, mutants, two_cards};
+use super::priced::{Priced, is_clean, is_flagged, priced};
+use super::{loops, mutants, two_cards, warm};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let torch = beside_torch(catalogue, runs);
@@ -24,10 +23,10 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str(&simulator(catalogue, runs));
     text.push_str(&shortfalls(catalogue, runs));
     text.push_str(&sdxl(catalogue, runs));
-    text.push_str(&warm(runs));
+    text.push_str(&warm::block(runs));
     text.push_str(&books(runs));
-    text.push_str("Uploads of 4 GiB beside the plain pinned copy of the same run; a piece is 2 MiB:\n\n");
-    text.push_str(&loops::copies(|row| row.usual));
+    text.push_str(&out_of_memory(runs));
+    text.push_str(&loops::uploads());
     text.push_str(&loops::pairs());
     text
 }
@@ -57,33 +56,25 @@ pub(crate) fn is_above(note: &str) -> bool {
         .any(|words| note.contains(words))
 }
 
-/// Whether a window is of an undisturbed calibration.
-pub(crate) fn is_of_a_calibration(record: &WindowRecord) -> bool {
-    record.trial.as_deref().is_some_and(|trial| trial.ends_with("::calibration"))
-}
-
-/// Whether a window was measured in one.
-fn is_clean(record: &WindowRecord) -> bool {
-    record.window.kind == RunKind::Measured && is_of_a_calibration(record)
-}
-
-/// Measured windows of undisturbed calibrations, and those of them that are taken for fragmented.
-pub(crate) fn clean_windows(report: &Report) -> (usize, usize) {
-    let clean = report.windows.iter().filter(|record| is_clean(record));
-    let is_flagged = |reason: &str| reason.starts_with("fragmented");
-    clean.fold((0, 0), |(clean, flagged), record| {
-        (clean + 1, flagged + usize::from(record.excluded_reason.as_deref().is_some_and(is_flagged)))
-    })
+/// Measured windows of undisturbed calibrations, and those of them that are taken for fragmented; on one allocator or all.
+pub(crate) fn clean_windows(report: &Report, allocator: Option<AllocatorKind>) -> (usize, usize) {
+    let is_of_it = |window: &Window| allocator.is_none_or(|kind| window.environment.hard.allocator == kind);
+    let clean = report.windows.iter().filter(|record| is_clean(record) && is_of_it(&record.window));
+    clean.fold((0, 0), |(clean, flagged), record| (clean + 1, flagged + usize::from(is_flagged(record))))
 }
 
 fn intro(runs: &Runs) -> String {
-    let mut sums = [0; 5];
+    let mut sums = [0; 3];
     for (_, report) in runs {
-        let (clean, flagged) = clean_windows(report);
-        let counts = [report.trials.len(), report.count(Outcome::Passed), report.windows.len(), clean, flagged];
+        let counts = [report.trials.len(), report.count(Outcome::Passed), report.windows.len()];
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    let [trials, passed, windows, clean, flagged] = sums;
+    let [trials, passed, windows] = sums;
+    let flagged = AllocatorKind::ALL.map(|kind| {
+        let of_kind = runs.iter().map(|(_, report)| clean_windows(report, Some(kind)));
+        let (clean, flagged) = of_kind.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+        format!("{flagged} of {clean} under {kind}")
+    });
     let devices = || runs.iter().flat_map(|(_, report)| &report.devices);
     let cards: BTreeSet<_> = devices().map(|device| device.uuid_hash.clone()).collect();
     let names = joined(devices().map(|device| device.class.name.clone()));
@@ -97,11 +88,12 @@ fn intro(runs: &Runs) -> String {
     let commits: Vec<_> = commits.into_iter().map(|(commit, count)| format!("{count} of `{commit}`")).collect();
     format!(
         "`headroom run --family F --device gpu` for {} families on {} cards ({names}, driver {drivers}, {frameworks}), \
-         {days}; {}. {passed} of {trials} trials passed, {windows} windows. {flagged} of {clean} measured windows of \
-         undisturbed calibrations are taken for fragmented.\n\n",
+         {days}; {}. {passed} of {trials} trials passed, {windows} windows. Of the measured windows of undisturbed \
+         calibrations these are taken for fragmented: {}.\n\n",
         runs.len(),
         cards.len(),
-        commits.join(", ")
+        commits.join(", "),
+        flagged.join(", ")
     )
 }
 
@@ -120,13 +112,13 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn take(&mut self, reserved: u64, demand: u64, case: &str) {
+    fn take(&mut self, price: &Priced) {
         self.sizes += 1;
-        let short = demand.saturating_sub(reserved);
-        self.under += usize::from(short > 0);
-        let share = short as f64 / demand.max(1) as f64;
+        let short_bytes = price.short_bytes();
+        self.under += usize::from(short_bytes > 0);
+        let share = short_bytes as f64 / price.demand_bytes.max(1) as f64;
         if share > self.worst.as_ref().map_or(0.0, |(worst, ..)| *worst) {
-            self.worst = Some((share, short, case.to_owned()));
+            self.worst = Some((share, short_bytes, format!("{} {}", price.family, price.case)));
         }
     }
 
@@ -140,33 +132,12 @@ impl Sizes {
     }
 }
 
-/// Whether a family's plan measures a size, rather than leaving it out to try the fit on.
-fn is_calibrated(catalogue: &Catalogue, family: &str, case: &Case) -> bool {
-    catalogue.family(family).unwrap().calibration.lines.iter().any(|line| line.cases.as_slice().contains(case))
-}
-
 /// Reservations of all families below a demand after a calibration on the card: at its own sizes, which an envelope covers
 /// by construction unless their windows did not count, and at those left out, which alone say what a fit is worth.
 fn shortfalls(catalogue: &Catalogue, runs: &Runs) -> String {
     let mut rows: BTreeMap<AllocatorKind, [Sizes; 2]> = BTreeMap::new();
-    for (family, report) in runs {
-        let mut demands: BTreeMap<(AllocatorKind, Case), (u64, u64)> = BTreeMap::new();
-        for record in report.families.iter().flat_map(|summary| &summary.estimates) {
-            let key = (record.environment.hard.allocator, record.case);
-            let demand = record.demand_bytes.unwrap_or(0);
-            demands.entry(key).or_insert((record.estimate.reservation_bytes, 0)).1 = demand;
-        }
-        // A size that was left out of its fit has a window and no demand beside its price.
-        for record in report.windows.iter().filter(|record| is_clean(record)) {
-            let window = &record.window;
-            if let Some((_, demand)) = demands.get_mut(&(window.environment.hard.allocator, window.case)) {
-                *demand = (*demand).max(window.measurement.demand_bytes);
-            }
-        }
-        for ((allocator, case), (reserved, demand)) in demands {
-            let kind = usize::from(!is_calibrated(catalogue, family, &case));
-            rows.entry(allocator).or_default()[kind].take(reserved, demand, &format!("{family} {case}"));
-        }
+    for price in priced(catalogue, runs) {
+        rows.entry(price.allocator).or_default()[usize::from(!price.is_calibrated)].take(&price);
     }
     let mut text = String::from(
         "Sizes of all families after a calibration on the card, reserved below their need (95 % bound), and the largest \
@@ -228,82 +199,32 @@ fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
     )
 }
 
-/// One price of a case after a calibration on the card.
-pub(crate) struct Priced {
-    pub(crate) allocator: AllocatorKind,
-    pub(crate) case: Case,
-    pub(crate) needed_bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    /// Beside what is shipped.
-    pub(crate) ratio: f64,
-}
-
 /// SDXL's decode at calibrated and held-out sizes.
-pub(crate) fn sdxl_rows(runs: &Runs) -> Vec<Priced> {
-    let reports = runs.iter().filter(|(family, _)| family == "sdxl").map(|(_, report)| report);
-    let mut seen = BTreeSet::new();
-    let mut rows = Vec::new();
-    for record in reports.flat_map(|report| &report.families).flat_map(|summary| &summary.estimates) {
-        let hard = &record.environment.hard;
-        let shipped = BuiltIns::compiled_in().find(hard, &record.line);
-        let shipped = shipped.map(|line| line.estimate(record.cost_units, record.estimate.analytic_bytes));
-        let (Some(shipped), Some(needed_bytes)) = (shipped, record.demand_bytes) else { continue };
-        let (allocator, case) = (hard.allocator, record.case);
-        if seen.insert((allocator, case)) {
-            let reserved_bytes = record.estimate.reservation_bytes;
-            let ratio = reserved_bytes as f64 / shipped.reservation_bytes as f64;
-            rows.push(Priced { allocator, case, needed_bytes, reserved_bytes, ratio });
-        }
-    }
-    rows
+pub(crate) fn sdxl_rows(catalogue: &Catalogue, runs: &Runs) -> Vec<Priced> {
+    priced(catalogue, runs).into_iter().filter(|price| price.family == "sdxl").collect()
 }
 
 fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
     let mut text = String::from("SDXL's decode, calibrated on the card and run at sizes left out of that:\n\n");
     text.push_str(
-        "| allocator | left out: under | calibrated: under | calibrated ÷ built-in |\n|---|---:|---:|---:|\n",
+        "| allocator | left out: under | calibrated: under | priced by the calibration | calibrated ÷ built-in, of those \
+         |\n|---|---:|---:|---:|---:|\n",
     );
-    let rows = sdxl_rows(runs);
+    let rows = sdxl_rows(catalogue, runs);
     for allocator in AllocatorKind::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.allocator == allocator).collect();
         let under = |calibrated: bool| {
-            let kind = || rows.iter().filter(|row| is_calibrated(catalogue, "sdxl", &row.case) == calibrated);
-            let under = kind().filter(|row| row.needed_bytes > row.reserved_bytes).count();
-            format!("{under} of {}", kind().count())
+            let kind = || rows.iter().filter(|row| row.is_calibrated == calibrated);
+            format!("{} of {}", kind().filter(|row| row.short_bytes() > 0).count(), kind().count())
         };
-        let ratios = || rows.iter().map(|row| row.ratio);
+        let own = || rows.iter().filter(|row| row.source == Source::User);
+        let ratios = || own().filter_map(|row| row.of_shipped);
         let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
-        let _ = writeln!(text, "| {allocator} | {} | {} | {least:.3}–{most:.3} |", under(false), under(true));
+        let (left_out, calibrated, by_user, all) = (under(false), under(true), own().count(), rows.len());
+        let _ =
+            writeln!(text, "| {allocator} | {left_out} | {calibrated} | {by_user} of {all} | {least:.3}–{most:.3} |");
     }
-    text + "\n"
-}
-
-/// What today's rules say of measured windows after other models were loaded and dropped, whatever those of the run said.
-fn warm(runs: &Runs) -> String {
-    let mut counts: BTreeMap<AllocatorKind, [usize; 3]> = BTreeMap::new();
-    for (_, report) in runs {
-        let windows: Vec<Window> = report.windows.iter().map(|record| record.window.clone()).collect();
-        let attempts: Vec<Attempt> = report.attempts.iter().map(|record| record.attempt.clone()).collect();
-        let versions = EstimatorVersions::newest_of(windows.iter().map(|window| &window.line));
-        for (record, verdict) in report.windows.iter().zip(verdicts(&windows, &attempts, &versions)) {
-            let is_warm = record.trial.as_deref().is_some_and(|trial| trial.ends_with("::warm_server"));
-            if !is_warm || record.window.kind != RunKind::Measured {
-                continue;
-            }
-            let [all, in_room, fragmented] = counts.entry(record.window.environment.hard.allocator).or_default();
-            *all += 1;
-            *in_room += usize::from(matches!(verdict.reason(), Some(Uncounted::InRoomLeft { .. })));
-            *fragmented += usize::from(matches!(verdict.reason(), Some(Uncounted::Fragmented(_))));
-        }
-    }
-    assert!(!counts.is_empty(), "no windows of warm servers");
-    let said = counts.iter().map(|(allocator, [all, in_room, fragmented])| {
-        format!(
-            "{allocator}: {in_room} of {all} ran in room that others left, and {fragmented} of the rest look fragmented"
-        )
-    });
-    let said = said.collect::<Vec<_>>().join("; ");
-    format!("On a warm server (other models loaded and dropped before), measured windows by today's rules: {said}.\n\n")
+    text + "\nA line whose windows were taken for fragmented is priced by what is shipped.\n\n"
 }
 
 /// The driver's figure against the sum of its terms, and counters against the simulated allocator's.
@@ -327,5 +248,27 @@ fn books(runs: &Runs) -> String {
          (expandable segments).\n\n",
         residues.len(),
         residues.iter().max().unwrap()
+    )
+}
+
+/// What an operation did on a card of which other allocations left less than it reserves, and less than its peak.
+fn out_of_memory(runs: &Runs) -> String {
+    let notes: Vec<&str> =
+        notes(runs, "out_of_memory").map(|(_, note)| note).filter(|note| note.contains("in a page less")).collect();
+    let that = |words: &str| notes.iter().filter(|note| note.contains(words)).count();
+    let (all, completes) = (notes.len(), that("less than the reservation it completes"));
+    let (fails, below, after) = (
+        that("less than the reservation it runs out of memory"),
+        that("less than the peak it runs out of memory"),
+        that("and afterwards it runs"),
+    );
+    assert!(
+        all > 30 && completes + fails == all && below == all && after == all,
+        "{all}, {completes}, {fails}, {below}, {after}"
+    );
+    format!(
+        "On a card of which other allocations leave a page less than the reservation, the operation fails cleanly in {fails} \
+         of {all} cases and completes in {completes}, by emptying caches or within the margin; with a page less than its \
+         allocated peak it fails cleanly in {below} of {all}. The next run works in {after} of {all}.\n\n"
     )
 }

@@ -40,8 +40,7 @@ pub(crate) fn block() -> String {
     let report = kept::report(kept::TWO_CARDS);
     let from = &report.provenance[0];
     let commit = from.commit.as_deref().unwrap_or("unknown");
-    let mut text =
-        format!("`headroom {}` (`{commit}`), the cards listed to it in the other order:\n\n", from.arguments.join(" "));
+    let mut text = format!("`headroom {}` (`{commit}`):\n\n", from.arguments.join(" "));
     text.push_str("| card | trials | passed | windows | seconds | the driver's figure, most | residue, most |\n");
     text.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
     for (card, trials) in by_card(&report) {
@@ -59,14 +58,48 @@ pub(crate) fn block() -> String {
             writeln!(text, "| {card} | {} | {passed} | {windows} | {seconds:.0} | {most} | {residue} |", trials.len());
     }
     let second = second_process();
-    let _ = writeln!(
-        text,
-        "\nA second process that wanted one of them meanwhile ended with status 7: {}. It said, for one:\n",
-        counts(&second)
-    );
+    let counted = counts(&second);
+    let _ = writeln!(text, "\nOf a second process that wanted one of them meanwhile: {counted}. It said, for one:\n");
     let held = second.lines().find(|line| line.contains(" is leased to ")).expect("who held the card");
-    let _ = writeln!(text, "> {}", held.replace('<', "&lt;"));
-    text
+    let _ = writeln!(text, "> {held}");
+    text + &listed()
+}
+
+/// Which cards `headroom devices` listed, in three orders of theirs.
+fn listings() -> Vec<Vec<String>> {
+    let text = kept::text(kept::LISTED);
+    let mut listings: Vec<Vec<String>> = Vec::new();
+    let mut in_a_table = true;
+    for line in text.lines() {
+        let card = line.strip_prefix("NVIDIA H200 (").and_then(|rest| rest.strip_suffix(')'));
+        if let Some(card) = card {
+            if std::mem::take(&mut in_a_table) {
+                listings.push(Vec::new());
+            }
+            listings.last_mut().expect("begun above").push(card.to_owned());
+        } else if !line.starts_with("  ") {
+            in_a_table = true;
+        }
+    }
+    listings
+}
+
+fn listed() -> String {
+    let said = listings().into_iter().map(|cards| cards.join(", ")).collect::<Vec<_>>().join("; then ");
+    format!("\n`headroom devices`, as the driver orders them, in the other order, and with the second alone: {said}.\n")
+}
+
+/// The trials that the driver's own test ran on two cards, and what those said that need both.
+pub(crate) fn driver_trials() -> String {
+    let text = kept::text(kept::DRIVER_TRIALS);
+    let together =
+        text.lines().find_map(|line| line.split_once("gpus::each_device_answers_for_itself")?.1.split_once("... "));
+    let together = together.expect("the trial of both").1;
+    let closing = text.lines().find(|line| line.starts_with("test result: ")).expect("the closing line");
+    format!(
+        "`cuda_gpu` on two cards: {}\n\nEach device answers for itself: {together}, a gibibyte being held on the first.\n",
+        closing.trim_start_matches("test result: ")
+    )
 }
 
 /// A size as it is written for people, in MiB.
@@ -98,7 +131,7 @@ fn both_cards_passed_every_trial_with_books_and_windows_of_their_own() {
                 assert!(!note.contains(other), "{} speaks of the other card: {note}", trial.name());
             }
             if trial.check == "reconcile" {
-                // Read from the other card, which ran something else, the figure would leave a residue.
+                // Cards that hold the same at the same moment show nothing by this; the driver's own trial below does.
                 assert!(
                     trial.notes.iter().all(|note| note.ends_with("residue 0 KiB")),
                     "{}: {:?}",
@@ -134,6 +167,18 @@ fn a_second_process_ran_nothing_on_a_card_that_was_leased_and_named_the_holder()
         let trial = holder.split('`').nth(1).expect("the holder's trial");
         assert!(report.trials.iter().any(|check| check.name() == trial), "{trial} is none of the run's");
     }
+}
+
+#[test]
+fn each_of_two_cards_answers_for_itself_and_is_known_by_its_uuid_whatever_its_number() {
+    let text = kept::text(kept::DRIVER_TRIALS);
+    assert!(text.contains("test result: ok. 25 passed; 0 failed; 0 ignored"), "all trials on two cards");
+    let said = driver_trials();
+    assert!(said.contains("own process: 1,544 MiB on the first, 520 MiB on the second"), "{said}");
+    let listings = listings();
+    let [usual, swapped, second] = &listings[..] else { panic!("{listings:?}") };
+    let [one, other] = &usual[..] else { panic!("{usual:?}") };
+    assert!(one != other && *swapped == [other.clone(), one.clone()] && *second == [other.clone()], "{listings:?}");
 }
 
 #[test]

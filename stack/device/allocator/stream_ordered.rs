@@ -17,8 +17,8 @@
 //! `windows-held-out.jsonl` and `windows-fresh.jsonl` exceeds, nor the kept reports of this program's own runs on H200s
 //! (but the one window in which cuDNN searched for convolutions and took all that the card had left: no bound holds
 //! there), with the least excess at the median. That the rest of a last step is not counted on, and the share as it is,
-//! come from those reports: 2 of their 107 cases were above the bound as it was before, so that none of these files is a
-//! test of it any more, and the next card may well exceed it. At the median of the windows the bound lies 13 % above the
+//! come from earlier reports of such runs: 2 of 107 cases were above the bound as it was before, so that none of these files
+//! is a test of it any more, and the next card may well exceed it; the reports kept now came later and do not. At the median of the windows the bound lies 13 % above the
 //! first file's, 25 % above the second's (tiled decodes, mostly), 19 % above the third's and 13 % above the fourth's;
 //! over all of them 15 %.
 

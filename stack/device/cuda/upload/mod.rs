@@ -33,7 +33,7 @@ pub struct UploadSettings {
 
 impl Default for UploadSettings {
     /// As many threads as the machine runs at once, at most 16, with buffers of 4 MiB: beside an H200, 16 threads read
-    /// mapped files at 89 and 91 % of a plain pinned copy in two runs, 8 at 85 and 83 %; buffers of 16 MiB were slower.
+    /// mapped files at 89 and 91 % of a plain pinned copy in two runs, 8 at 85 and 83 %.
     fn default() -> Self {
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { threads: at_once.clamp(2, 16), buffer_bytes: 4 << 20 }
