@@ -253,21 +253,9 @@ pub(crate) fn measure_run(
         source: Box::new(source),
     })?;
     let measurement = report.measurement.ok_or(CalibrationError::NoWindow { run: run.run + 1, case })?;
-    Ok(Window {
-        model: measured.model.key.clone(),
-        line: priced.line,
-        case,
-        cost_units: priced.costs.units,
-        analytic_bytes: priced.costs.analytic_bytes,
-        device: subject.class(),
-        environment: subject.environment(),
-        attempt_id: Some(running.attempt().id.clone()),
-        run: run.run,
-        retry: 0,
-        kind: run.kind,
-        origin: subject.place.origin(),
-        measurement,
-    })
+    let attempt_id = Some(running.attempt().id.clone());
+    let window = subject.window(measured.model, case, priced, measurement);
+    Ok(Window { attempt_id, run: run.run, kind: run.kind, ..window })
 }
 
 /// A window in a few words, for the messages of checks.

@@ -8,8 +8,8 @@ mod watched;
 use std::sync::Arc;
 
 use headroom_base::{
-    AllocatorKind, Cap, CapacityTerms, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB, HardEnvironment,
-    MemoryLayout,
+    AllocatorKind, Cap, CapacityTerms, Case, DEFAULT_DEVICE_WORKING_BYTES, DeviceClass, Environment, GIB,
+    HardEnvironment, Measurement, MemoryLayout, RunKind, Window,
 };
 use headroom_calibration::{BuiltIns, Context, EstimatorVersions};
 use headroom_device::cache::{Cache, CacheError, CacheSettings};
@@ -30,6 +30,7 @@ pub use place::{Place, simulated_environment};
 pub use watched::{Asked, Log, Noted};
 
 use crate::gpu::{Attached, OpenGpu};
+use crate::pricing::Priced;
 
 /// What a measured lock asks beyond its estimate, so that an estimate that is too low is measured all the same.
 pub const MEASURING_ALLOWANCE_BYTES: u64 = GIB;
@@ -198,6 +199,25 @@ impl<'a> Subject<'a> {
         }
         let runner = setup.runner.clone().unwrap_or_else(|| attached.runner());
         Ok(Parts { card, device, runner, attached: Some(Arc::clone(attached)) })
+    }
+
+    /// A measured run of a model's case as a window of no attempt.
+    pub fn window(&self, model: &Model, case: Case, priced: Priced, measurement: Measurement) -> Window {
+        Window {
+            model: model.key.clone(),
+            line: priced.line,
+            case,
+            cost_units: priced.costs.units,
+            analytic_bytes: priced.costs.analytic_bytes,
+            device: self.class(),
+            environment: self.environment(),
+            attempt_id: None,
+            run: 0,
+            retry: 0,
+            kind: RunKind::Measured,
+            origin: self.place.origin(),
+            measurement,
+        }
     }
 
     /// The models that are locked beside a model whenever the pipeline runs it.

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 
 use headroom_base::plan::LEAST_SIZES;
-use headroom_base::{AllocatorKind, Bytes, Case, Estimate, LineKey, Residency, Source, Validity, Verdict, mutant};
+use headroom_base::{
+    AllocatorKind, Bytes, Case, Estimate, LineKey, Measurement, Residency, Source, Validity, Verdict, mutant,
+};
 use headroom_calibration::{Coefficients, Counted, Record, Uncounted};
 use headroom_device::probe::Scope;
 use headroom_family::Model;
 use headroom_reports::{AttemptRecord, EstimateRecord, FamilySummary, FitRecord, WindowRecord};
 use headroom_runners::StepRequest;
 
+use super::apart::{measure_apart, resident, undisturbed};
 use super::beside_built_in::ratios;
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{
@@ -34,10 +37,11 @@ fn of_a_model(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground
     let bench = subject.bench(&Setup::default())?;
     let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
     let mut summary = summary_of(subject, &calibration, ground);
+    let mut held_out = Vec::new();
     let mut look = || {
         windows_count(subject, &calibration)?;
         calibrated_sizes_are_covered(subject, measured, &calibration, ground, &mut summary)?;
-        held_out_sizes_are_covered(&bench, measured, &calibration, ground, &mut summary)
+        held_out_sizes_are_covered(&bench, measured, &calibration, ground, (&mut summary, &mut held_out))
     };
     let outcome = look();
     let mut notes = flagged_above_what_is_reserved(subject, &calibration, &summary);
@@ -45,6 +49,7 @@ fn of_a_model(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground
         notes.extend(ratios(subject, &summary, ground));
     }
     let mut evidence = evidence_of(subject, calibration, summary);
+    evidence.windows.extend(held_out);
     evidence.notes.extend(notes);
     match outcome {
         Ok(()) => Ok(evidence),
@@ -210,7 +215,7 @@ fn held_out_sizes_are_covered(
     measured: MeasuredModel<'_>,
     calibration: &Calibration,
     ground: Ground<'_>,
-    summary: &mut FamilySummary,
+    (summary, windows): (&mut FamilySummary, &mut Vec<WindowRecord>),
 ) -> Result<(), CheckError> {
     let subject = &bench.subject;
     let (mut covered, mut looked_at) = (0_u64, 0_u64);
@@ -219,7 +224,9 @@ fn held_out_sizes_are_covered(
         if super::verdict(bench, measured.model, case, estimate, ground) != Verdict::Fits {
             continue;
         }
-        let demand = demand_of(bench, measured.model, case, estimate)?;
+        let measurement = run_alone(bench, measured.model, case, estimate, ground, windows)?;
+        let what = || format!("{}: {case}, which was left out", place(subject));
+        let demand = resident(measurement, what)?.demand_bytes;
         let inside = calibration
             .knowledge
             .fits()
@@ -234,7 +241,7 @@ fn held_out_sizes_are_covered(
         let within_a_step = estimate.margin_bytes < step && short < step;
         ensure(holds || !hard || within_a_step, || {
             let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
-            format!("{}: {case}, which was left out, is under-reserved ({numbers})", place(subject))
+            format!("{}, is under-reserved ({numbers})", what())
         })?;
         if hard {
             looked_at += 1;
@@ -250,16 +257,21 @@ fn held_out_sizes_are_covered(
     })
 }
 
-/// What a case needs, measured in a window of its own.
-pub(super) fn demand_of(bench: &Bench<'_>, model: &Model, case: &Case, estimate: Estimate) -> Result<u64, CheckError> {
+/// Runs a case once to see what it needs, in a window of its own, which is kept.
+pub(super) fn run_alone(
+    bench: &Bench<'_>,
+    model: &Model,
+    case: &Case,
+    estimate: Estimate,
+    ground: Ground<'_>,
+    kept: &mut Vec<WindowRecord>,
+) -> Result<Measurement, CheckError> {
     let scope = Scope::new(MEASURING_ALLOWANCE_BYTES);
     let working_bytes = Some(estimate.reservation_bytes);
     let beside = bench.subject.locked_beside(model);
     let request = StepRequest { model: &model.key, with: &beside, case: *case, working_bytes };
-    let report = bench.session.measure(&scope, &request)?;
-    let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{case} left no window")))?;
-    ensure(measurement.validity == Validity::Valid, || format!("{case}: {:?}", measurement.validity))?;
-    Ok(measurement.demand_bytes)
+    let report = measure_apart(bench, &scope, &request, ground, kept)?;
+    undisturbed(report, || format!("{}: {case}", place(&bench.subject)))
 }
 
 pub(super) fn summary_of(subject: &Subject<'_>, calibration: &Calibration, ground: Ground<'_>) -> FamilySummary {

@@ -6,8 +6,10 @@ use headroom_base::{
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
 use headroom_family::{CalibrationLine, Model};
-use headroom_runners::{StepError, StepReport, StepRequest};
+use headroom_reports::WindowRecord;
+use headroom_runners::StepRequest;
 
+use super::apart::{apart, measure_apart, with_windows};
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{Bench, Calibration, Ground, MeasuredModel, PAGE_BYTES, Place, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
@@ -24,19 +26,29 @@ const TRIALS_ON_A_GPU: u64 = 16;
 pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     for (model, lines) in lines_to_try(subject, ground) {
-        let bench = subject.bench(&Setup::default())?;
-        let measured = MeasuredModel { model, lines: &lines };
-        let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
-        // Two allocators at once would fight for an attached card.
-        drop(bench);
-        for line in &lines {
-            let Some((smallest, largest)) = measured_ends(&calibration, line.cases.as_slice()) else { continue };
-            let tried = Tried { model, case: largest, first: smallest };
-            evidence.absorb(check_case(subject, tried, &calibration, ground)?);
-        }
+        evidence.absorb_all(of_a_model(subject, MeasuredModel { model, lines: &lines }, ground))?;
     }
     if evidence.seen == 0 && !subject.place.is_simulated() {
         evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no case fits on this card", place(subject)));
+    }
+    Ok(evidence)
+}
+
+fn of_a_model(subject: &Subject<'_>, measured: MeasuredModel<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
+    let mut evidence = Evidence::default();
+    let bench = subject.bench(&Setup::default())?;
+    let calibration = calibrate(&bench, measured, Record::empty(subject.class()), ground, |_, _| {})?;
+    // Two allocators at once would fight for an attached card.
+    drop(bench);
+    for line in measured.lines {
+        let Some((smallest, largest)) = measured_ends(&calibration, line.cases.as_slice()) else { continue };
+        let case = Tried { model: measured.model, case: largest, first: smallest };
+        // The check's own calibration is no attempt of the report; what its peak is taken from is in it all the same.
+        let of_the_case = calibration.windows.iter().filter(|window| window.case == largest);
+        let windows = of_the_case.map(|window| apart(window.clone(), ground)).collect();
+        let mut tries = Tries { subject, tried: case, ground, windows };
+        let looked = check_case(&mut tries, &calibration);
+        evidence.absorb_all(with_windows(subject, tries.windows, looked))?;
     }
     Ok(evidence)
 }
@@ -90,6 +102,21 @@ struct Tried<'a> {
     first: Case,
 }
 
+impl<'a> Tried<'a> {
+    fn request(&self, case: Case, working_bytes: u64) -> StepRequest<'a> {
+        StepRequest { model: &self.model.key, with: &[], case, working_bytes: Some(working_bytes) }
+    }
+}
+
+/// The tries of a case, on cards of one size after another.
+struct Tries<'t, 'a> {
+    subject: &'t Subject<'a>,
+    tried: Tried<'t>,
+    ground: Ground<'t>,
+    /// What they left, and what the case's peak is taken from.
+    windows: Vec<WindowRecord>,
+}
+
 /// What a trial on a card of some size came to.
 enum Trial {
     Completed,
@@ -103,12 +130,8 @@ enum Trial {
 const POOL_STEP_BYTES: u64 = 32 * MIB;
 const MOST_OF_A_POOL: u64 = 4;
 
-fn check_case(
-    subject: &Subject<'_>,
-    tried: Tried<'_>,
-    calibration: &Calibration,
-    ground: Ground<'_>,
-) -> Result<Evidence, CheckError> {
+fn check_case(tries: &mut Tries<'_, '_>, calibration: &Calibration) -> Result<Evidence, CheckError> {
+    let Tries { subject, tried, ground, .. } = *tries;
     let Tried { model, case, .. } = tried;
     let (estimate, _) = price_after(subject, model, &case, calibration, ground)?;
     let base = baseline(subject, tried)?;
@@ -117,7 +140,7 @@ fn check_case(
     let mut reserved = estimate.reservation_bytes;
     if subject.allocator == AllocatorKind::CudaMallocAsync {
         // What the pool's bound charges depends on what ran before, which is not what ran before in the calibration.
-        let here = demand_after_first(subject, tried)?;
+        let here = demand_after_first(tries)?;
         if here > reserved {
             let note =
                 "more is needed after another history of the stream-ordered pool, of which only a bound is known";
@@ -127,10 +150,10 @@ fn check_case(
     }
     let working_bytes = estimate.reservation_bytes;
     let mut enough = base.taken_bytes + reserved;
-    let mut outcome = try_on(subject, tried, enough, working_bytes)?;
+    let mut outcome = try_on(tries, enough, working_bytes)?;
     if subject.allocator == AllocatorKind::CudaMallocAsync && matches!(subject.place, Place::Gpu(_)) {
         let most_bytes = reserved / MOST_OF_A_POOL;
-        let (more_bytes, with_more) = more_of_the_pool(subject, tried, (enough, most_bytes), working_bytes, outcome)?;
+        let (more_bytes, with_more) = more_of_the_pool(tries, (enough, most_bytes), working_bytes, outcome)?;
         if more_bytes > 0 {
             let text = "the driver's pool, where it was short, needed this beyond the reservation";
             evidence.notes.push(format!("{}: {text}: {}", what(), Bytes(more_bytes)));
@@ -145,7 +168,7 @@ fn check_case(
     let windows = calibration.windows.iter().filter(|window| window.case == case);
     let peak = windows.map(|window| window.measurement.deltas.allocated_peak_bytes).min().unwrap_or(0);
     let too_little = (base.allocated_bytes + peak).saturating_sub(PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
-    match try_on(subject, tried, too_little, 0)? {
+    match try_on(tries, too_little, 0)? {
         Trial::OutOfMemory => {}
         Trial::NothingTried => evidence.notes.push(format!(
             "{}: weights' and inputs' segments alone take more than {}, a page less than what is allocated at the peak",
@@ -163,7 +186,7 @@ fn check_case(
         Place::Simulated(_) => 1,
         Place::Gpu(_) => completes.saturating_sub(fails).div_ceil(TRIALS_ON_A_GPU).max(1),
     };
-    let Found { completes, trials, with_retries } = between(subject, tried, (fails, completes), resolution)?;
+    let Found { completes, trials, with_retries } = between(tries, (fails, completes), resolution)?;
     let seen = trials + 2;
     let least = completes * PAGE_BYTES;
     let bound =
@@ -184,8 +207,7 @@ fn check_case(
 /// What the driver's own pool takes beyond what was enough, step by step up to `most_bytes`: where it is short it takes
 /// more than it was seen to take. How the last try ended.
 fn more_of_the_pool(
-    subject: &Subject<'_>,
-    tried: Tried<'_>,
+    tries: &mut Tries<'_, '_>,
     (enough, most_bytes): (u64, u64),
     working_bytes: u64,
     mut outcome: Trial,
@@ -193,7 +215,7 @@ fn more_of_the_pool(
     let mut more_bytes = 0;
     while !matches!(outcome, Trial::Completed) && more_bytes < most_bytes {
         more_bytes += POOL_STEP_BYTES;
-        outcome = try_on(subject, tried, enough + more_bytes, working_bytes)?;
+        outcome = try_on(tries, enough + more_bytes, working_bytes)?;
     }
     Ok((more_bytes, outcome))
 }
@@ -207,8 +229,7 @@ struct Found {
 
 /// Looks for the least card that completes between one that fails and one that completes, in pages.
 fn between(
-    subject: &Subject<'_>,
-    tried: Tried<'_>,
+    tries: &mut Tries<'_, '_>,
     (mut fails, mut completes): (u64, u64),
     resolution: u64,
 ) -> Result<Found, CheckError> {
@@ -216,7 +237,7 @@ fn between(
     while completes.saturating_sub(fails) > resolution {
         let middle = fails.midpoint(completes);
         trials += 1;
-        match try_on(subject, tried, middle * PAGE_BYTES, 0)? {
+        match try_on(tries, middle * PAGE_BYTES, 0)? {
             Trial::OutOfMemory | Trial::NothingTried => fails = middle,
             Trial::Completed => completes = middle,
             Trial::CompletedWithRetries => {
@@ -229,10 +250,12 @@ fn between(
 }
 
 /// What the case needs on an ample card after the first case of its line.
-fn demand_after_first(subject: &Subject<'_>, tried: Tried<'_>) -> Result<u64, CheckError> {
+fn demand_after_first(tries: &mut Tries<'_, '_>) -> Result<u64, CheckError> {
+    let Tries { subject, tried, ground, .. } = *tries;
     let bench = lone(subject, subject.place.memory_bytes())?;
-    run(&bench, tried.model, &tried.first, 0, false)?;
-    let report = run(&bench, tried.model, &tried.case, 0, true)?;
+    bench.session.run(&tried.request(tried.first, 0))?;
+    let request = tried.request(tried.case, 0);
+    let report = measure_apart(&bench, &Scope::new(0), &request, ground, &mut tries.windows)?;
     let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", tried.case)))?;
     Ok(measurement.demand_bytes)
 }
@@ -260,7 +283,7 @@ fn baseline(subject: &Subject<'_>, tried: Tried<'_>) -> Result<Baseline, CheckEr
 /// segments each time.
 fn ready<'a>(subject: &Subject<'a>, tried: Tried<'_>) -> Result<Bench<'a>, CheckError> {
     let bench = lone(subject, subject.place.memory_bytes())?;
-    run(&bench, tried.model, &tried.first, 0, false)?;
+    bench.session.run(&tried.request(tried.first, 0))?;
     bench.session.cache().device().empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;
     Ok(bench)
 }
@@ -274,21 +297,18 @@ fn lone<'a>(subject: &Subject<'a>, memory_bytes: u64) -> Result<Bench<'a>, Check
     Ok(bench)
 }
 
-fn run(bench: &Bench<'_>, model: &Model, case: &Case, working: u64, measured: bool) -> Result<StepReport, StepError> {
-    let request = StepRequest { model: &model.key, with: &[], case: *case, working_bytes: Some(working) };
-    if measured { bench.session.measure(&Scope::new(0), &request) } else { bench.session.run(&request) }
-}
-
 /// Runs the case on a card of `memory_bytes` whose libraries are warm.
-fn try_on(subject: &Subject<'_>, tried: Tried<'_>, memory_bytes: u64, working_bytes: u64) -> Result<Trial, CheckError> {
-    let Tried { model, case, .. } = tried;
+fn try_on(tries: &mut Tries<'_, '_>, memory_bytes: u64, working_bytes: u64) -> Result<Trial, CheckError> {
+    let Tries { subject, tried, ground, .. } = *tries;
+    let case = tried.case;
     let bench = ready(subject, tried)?;
     if bench.card.own_bytes()? > memory_bytes {
         return Ok(Trial::NothingTried);
     }
     bench.card.limit(memory_bytes)?;
     let before = bench.session.cache().models();
-    let outcome = run(&bench, model, &case, working_bytes, true);
+    let request = tried.request(case, working_bytes);
+    let outcome = measure_apart(&bench, &Scope::new(0), &request, ground, &mut tries.windows);
     let what = || format!("{} {case} on {}", place(subject), Bytes(memory_bytes));
     match outcome {
         Ok(report) => {

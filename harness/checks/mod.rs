@@ -1,5 +1,6 @@
 //! What is checked of a family on a device. Each check says what holds, or the first thing that does not.
 
+mod apart;
 mod beside_built_in;
 mod calibration;
 mod capacity;

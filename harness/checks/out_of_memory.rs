@@ -3,8 +3,10 @@
 use headroom_base::{Bytes, Case, InvalidReason, Validity};
 use headroom_device::probe::Scope;
 use headroom_family::Model;
+use headroom_reports::WindowRecord;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
+use super::apart::{measure_apart, with_windows};
 use super::capacity::quickest;
 use super::{CheckError, Claim, Evidence, ensure, place};
 use crate::bench::{Bench, BenchError, Ground, PAGE_BYTES, Setup, Subject};
@@ -22,10 +24,16 @@ pub fn out_of_memory(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
         return Ok(Evidence { notes: vec![note], ..Evidence::default() });
     };
     let bench = subject.bench(&Setup { floor_bytes: Some(0), ..Setup::default() })?;
-    let full = Full { bench: &bench, model, case };
-    full.run()?;
+    let mut full = Full { bench: &bench, model, case, ground, windows: Vec::new() };
+    let looked = fails_and_recovers(&mut full, estimate.reservation_bytes);
+    with_windows(subject, full.windows, looked)
+}
+
+fn fails_and_recovers(full: &mut Full<'_, '_>, reserved: u64) -> Result<Evidence, CheckError> {
+    let (subject, case) = (&full.bench.subject, full.case);
+    // What libraries take once is none of the case's.
+    full.bench.session.run(&full.request())?;
     let peak = full.valid_run("on an ample card")?;
-    let reserved = estimate.reservation_bytes;
     let less_than_reserved = match full.in_room_of(reserved.saturating_sub(PAGE_BYTES))? {
         Ok(_) => "completes",
         Err(_) => "runs out of memory",
@@ -59,19 +67,25 @@ struct Full<'s, 'a> {
     bench: &'s Bench<'a>,
     model: &'s Model,
     case: Case,
+    ground: Ground<'s>,
+    /// What its runs left.
+    windows: Vec<WindowRecord>,
 }
 
-impl Full<'_, '_> {
+impl<'s> Full<'s, '_> {
+    fn request(&self) -> StepRequest<'s> {
+        StepRequest { model: &self.model.key, with: &[], case: self.case, working_bytes: Some(0) }
+    }
+
     /// Runs the case, which states no working memory: nothing moves for it, and its own figure is not believed.
-    fn run(&self) -> Result<StepReport, StepError> {
-        let request = StepRequest { model: &self.model.key, with: &[], case: self.case, working_bytes: Some(0) };
-        self.bench.session.measure(&Scope::new(0), &request)
+    fn run(&mut self) -> Result<StepReport, StepError> {
+        measure_apart(self.bench, &Scope::new(0), &self.request(), self.ground, &mut self.windows)
     }
 
     /// Runs the case with room enough; what it allocates at its peak.
-    fn valid_run(&self, when: &str) -> Result<u64, CheckError> {
-        let what = || format!("{} {} {when}", place(&self.bench.subject), self.case);
+    fn valid_run(&mut self, when: &str) -> Result<u64, CheckError> {
         let report = self.run()?;
+        let what = || format!("{} {} {when}", place(&self.bench.subject), self.case);
         let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
         Claim::UndisturbedWindowIsValid
             .holds(measurement.validity == Validity::Valid, || format!("{}: {:?}", what(), measurement.validity))?;
@@ -79,7 +93,7 @@ impl Full<'_, '_> {
     }
 
     /// Runs the case with so much room beside its model, and gives the rest back afterwards.
-    fn in_room_of(&self, room_bytes: u64) -> Result<Result<StepReport, StepError>, CheckError> {
+    fn in_room_of(&mut self, room_bytes: u64) -> Result<Result<StepReport, StepError>, CheckError> {
         let cache = self.bench.session.cache();
         let device = cache.device();
         device.empty_cache().map_err(|error| CheckError::violated(error.to_string()))?;

@@ -1,12 +1,13 @@
 //! The whole pipeline: load, lock with the estimate, run, unlock, next. Once as a server does, once measured.
 
-use headroom_base::{Residency, Validity, Verdict};
+use headroom_base::Verdict;
 use headroom_device::cache::ModelKey;
 use headroom_device::probe::Scope;
 use headroom_family::{PipelineStep, Weights};
 use headroom_runners::StepRequest;
 
-use super::{CheckError, Claim, Evidence, built_in_price, ensure, place, verdict};
+use super::apart::{measure_apart, resident, undisturbed, with_windows};
+use super::{CheckError, Evidence, built_in_price, ensure, place, verdict};
 use crate::bench::{Bench, Ground, MEASURING_ALLOWANCE_BYTES, Setup, Subject};
 
 /// Runs the family's pipeline on one device, first unmeasured and then measured, in one process.
@@ -18,7 +19,7 @@ pub fn pipeline(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     let mut evidence = Evidence::default();
     for measured in [false, true] {
         for step in &subject.family.pipeline {
-            evidence.absorb(run_step(&bench, step, measured, ground)?);
+            evidence.absorb_all(run_step(&bench, step, measured, ground))?;
         }
     }
     Ok(evidence)
@@ -65,14 +66,10 @@ fn run_step(
         return Ok(Evidence { seen: 1, ..Evidence::default() });
     }
     let scope = Scope::new(MEASURING_ALLOWANCE_BYTES);
-    let report = bench.session.measure(&scope, &request)?;
-    let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{} left no window", what())))?;
-    let validity = &measurement.validity;
-    Claim::UndisturbedWindowIsValid.holds(*validity == Validity::Valid, || format!("{}: {validity:?}", what()))?;
-    Claim::MeasuredModelIsResident.holds(measurement.residency == Residency::Full, || {
-        format!("{}: the measured model is partly resident: {:?}", what(), measurement.residency)
-    })?;
-    Ok(Evidence { seen: 1, ..Evidence::default() })
+    let mut windows = Vec::new();
+    let outcome = measure_apart(bench, &scope, &request, ground, &mut windows).map_err(CheckError::from);
+    let looked = outcome.and_then(|report| resident(undisturbed(report, what)?, what));
+    with_windows(subject, windows, looked.map(|_| Evidence { seen: 1, ..Evidence::default() }))
 }
 
 /// A model known by its size alone is loaded as far as the budget allows, and unlocked.

@@ -8,10 +8,10 @@ use headroom_base::{
 use headroom_calibration::{Attempt, Counted, Record, StoreError, Uncounted};
 use headroom_device::{Device, Holding};
 use headroom_family::{CalibrationLine, Model};
-use headroom_reports::EstimateRecord;
+use headroom_reports::{EstimateRecord, WindowRecord};
 
 use super::beside_built_in::ratios;
-use super::calibration::{demand_of, evidence_of, is_fragmented, price_after, summary_of};
+use super::calibration::{evidence_of, is_fragmented, price_after, run_alone, summary_of};
 use super::{CheckError, Claim, Evidence, ensure, place, verdict};
 use crate::bench::{
     BenchError, Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into, describe, lines_of,
@@ -41,7 +41,7 @@ pub fn warm_server(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence
     for (model, lines) in lines_of(subject) {
         let decodes: Vec<&CalibrationLine> = lines.into_iter().filter(|line| is_decode(line)).collect();
         if !decodes.is_empty() {
-            evidence.absorb(on_a_warm_card(subject, model, &decodes, ground)?);
+            evidence.absorb_all(on_a_warm_card(subject, model, &decodes, ground))?;
         }
     }
     Ok(evidence)
@@ -85,26 +85,32 @@ fn on_a_warm_card(
     let measured = MeasuredModel { model, lines };
     let calibration = calibrate_into(&bench, measured, (id, Record::empty(subject.class())), ground, &mut tenants)?;
     tenants.leave()?;
-    let mut notes = windows_hold(subject, model, &calibration, tenants.most_bytes, ground)?;
-    notes.insert(
-        0,
-        format!(
-            "{} {}: begun with {} reserved and {} of it handed out",
-            place(subject),
-            model.key,
-            Bytes(reserved),
-            Bytes(allocated)
-        ),
-    );
+    let (hold, mut fresh) = (windows_hold(subject, model, &calibration, tenants.most_bytes, ground), Vec::new());
     drop(bench);
-    notes.extend(in_a_fresh_process(subject, measured, &calibration, ground)?);
+    let outcome = hold.and_then(|mut notes| {
+        notes.extend(in_a_fresh_process(subject, measured, &calibration, ground, &mut fresh)?);
+        Ok(notes)
+    });
     let summary = summary_of(subject, &calibration, ground);
     let mut evidence = evidence_of(subject, calibration, summary);
     for attempt in &mut evidence.attempts {
         attempt.note = Some(format!("warm server: {TENSORS} other tensors came and went between runs"));
     }
-    evidence.notes.extend(notes);
-    Ok(evidence)
+    evidence.windows.extend(fresh);
+    evidence.notes.push(format!(
+        "{} {}: begun with {} reserved and {} of it handed out",
+        place(subject),
+        model.key,
+        Bytes(reserved),
+        Bytes(allocated)
+    ));
+    match outcome {
+        Ok(notes) => {
+            evidence.notes.extend(notes);
+            Ok(evidence)
+        }
+        Err(error) => Err(error.after(evidence)),
+    }
 }
 
 /// Windows are valid and whole, those that count are covered, and what became of each size is told.
@@ -155,14 +161,22 @@ fn in_a_fresh_process(
     measured: MeasuredModel<'_>,
     calibration: &Calibration,
     ground: Ground<'_>,
+    kept: &mut Vec<WindowRecord>,
 ) -> Result<Vec<String>, CheckError> {
     let fresh = subject.bench(&Setup::default())?;
-    let mut summary = summary_of(subject, calibration, ground);
+    let (mut summary, mut partly) = (summary_of(subject, calibration, ground), 0);
     for case in measured.lines.iter().flat_map(|line| line.cases.iter().chain(&line.held_out)) {
         let (estimate, mut record) = price_after(subject, measured.model, case, calibration, ground)?;
-        if verdict(&fresh, measured.model, case, estimate, ground) == Verdict::Fits {
-            record.demand_bytes = Some(demand_of(&fresh, measured.model, case, estimate)?);
+        if verdict(&fresh, measured.model, case, estimate, ground) != Verdict::Fits {
+            continue;
+        }
+        let measurement = run_alone(&fresh, measured.model, case, estimate, ground, kept)?;
+        if measurement.residency == Residency::Full {
+            record.demand_bytes = Some(measurement.demand_bytes);
             summary.estimates.push(record);
+        } else {
+            // Libraries took room meanwhile, and a size that only just fits lacks it: such a run is no measure of its need.
+            partly += 1;
         }
     }
     let step = subject.allocator.growth_step_bytes();
@@ -175,6 +189,10 @@ fn in_a_fresh_process(
     let mut notes = vec![format!(
         "{what}: {under} of {all} sizes are reserved below what a fresh process needs, by more than a step"
     )];
+    if partly > 0 {
+        let text = "more ran with a part of the model elsewhere, so what they need is not known";
+        notes.push(format!("{what}: {partly} {text}"));
+    }
     notes.extend(
         ratios(subject, &summary, ground).into_iter().map(|note| format!("after the warm calibration, {note}")),
     );

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headroom_base::{AllocatorKind, GIB, Origin};
+use headroom_base::{AllocatorKind, GIB, InvalidReason, Origin, Validity};
 use headroom_device::driver::{DriverCall, Fault};
 use headroom_device::lease::DeviceLease;
 use headroom_reports::{Outcome, Report};
@@ -69,6 +69,20 @@ fn every_check_of_a_small_family_holds_on_an_attached_card_and_says_so() {
     // Nothing stays behind but what libraries took.
     assert_eq!(card.card().held_bytes(), 136 << 20);
     notes_say(&report);
+    windows_of_no_calibration_are_there(&report);
+}
+
+/// Each check that measures beside a calibration has left what it measured, for no fit.
+fn windows_of_no_calibration_are_there(report: &Report) {
+    for check in ["pipeline", "calibration", "capacity", "out_of_memory", "warm_server"] {
+        let of_the_check = report.windows.iter().filter(|record| record.trial == Some(format!("taesd::gpu::{check}")));
+        let apart: Vec<_> = of_the_check.filter(|record| record.window.attempt_id.is_none()).collect();
+        assert!(!apart.is_empty(), "{check} left no window of its own");
+        assert!(apart.iter().all(|record| record.excluded_reason.is_some() && !record.counting.counts()), "{check}");
+        let out_of_memory = Validity::Invalid(InvalidReason::OutOfMemory);
+        let ran_out = apart.iter().any(|record| record.window.measurement.validity == out_of_memory);
+        assert_eq!(ran_out, ["capacity", "out_of_memory"].contains(&check), "{check}");
+    }
 }
 
 fn notes_say(report: &Report) {

@@ -20,6 +20,7 @@ crate::claims![
     two_different_reports_of_one_name_are_refused,
     attempts_of_one_name_on_two_machines_are_judged_apart,
     only_a_finished_attempt_is_shipped,
+    windows_of_no_calibration_change_no_line_and_are_said_to_be_left_out,
     nothing_is_refused_where_nothing_changes_or_lines_are_new,
     a_lost_device_is_refused_and_named,
     a_drop_below_a_measured_point_is_refused,
@@ -65,6 +66,23 @@ fn other_machine(report: &Report, id: &str, card: &str, permille: u64) -> Report
         measurement.demand_bytes = measurement.deltas.demand_bytes();
     }
     other
+}
+
+fn windows_of_no_calibration_change_no_line_and_are_said_to_be_left_out() {
+    let (here, mut tried) = (h200(), h200());
+    // Beside each window that counts one of another size that needs three times as much: it would raise its line.
+    tried.windows.extend(here.windows.iter().filter(|record| record.counting.counts()).cloned().map(|mut record| {
+        record.window.attempt_id = None;
+        record.window.cost_units += record.window.cost_units / 2;
+        record.window.measurement.demand_bytes *= 3;
+        record
+    }));
+    let added = tried.windows.len() - here.windows.len();
+    let [before, after] = [here, tried].map(|report| built(&[report]));
+    assert_eq!((texts(&after), after.outliers.len()), (texts(&before), before.outliers.len()));
+    let new = after.left_out.iter().filter(|(why, _)| !before.left_out.contains_key(why));
+    let new: Vec<(String, usize)> = new.map(|(why, count)| (why.to_string(), *count)).collect();
+    assert!(added > 100 && new == [("it belongs to no calibration".to_owned(), added)], "{new:?}");
 }
 
 /// The windows under the native allocator alone, whose lines are straight enough to scale as a whole.

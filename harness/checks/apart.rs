@@ -1,0 +1,74 @@
+//! Measured runs that belong to no calibration: their windows are in the report, with that as the reason why no fit is made
+//! of them.
+
+use headroom_base::{Measurement, Residency, Validity, Window};
+use headroom_calibration::{Counted, Uncounted};
+use headroom_device::probe::Scope;
+use headroom_reports::WindowRecord;
+use headroom_reports::verdicts::verdicts;
+use headroom_runners::{StepError, StepReport, StepRequest};
+
+use super::{CheckError, Claim, Evidence};
+use crate::bench::{Bench, Ground, Subject};
+use crate::pricing::price_without_prediction;
+
+/// Measures a run of no calibration. Its window is kept, whatever became of the run.
+pub(super) fn measure_apart(
+    bench: &Bench<'_>,
+    scope: &Scope,
+    request: &StepRequest<'_>,
+    ground: Ground<'_>,
+    kept: &mut Vec<WindowRecord>,
+) -> Result<StepReport, StepError> {
+    let outcome = bench.session.measure(scope, request);
+    let measurement = match &outcome {
+        Ok(report) => report.measurement.as_ref(),
+        Err(StepError::Run { measurement, .. }) => measurement.as_deref(),
+        // It ended before its window was opened.
+        Err(_) => None,
+    };
+    // What leaves a window is known layer by layer, and so has a line.
+    let model = bench.subject.family.model(request.model);
+    let priced = model.and_then(|model| Some((model, price_without_prediction(model, &request.case)?)));
+    if let (Some(measurement), Some((model, priced))) = (measurement, priced) {
+        let window = bench.subject.window(model, request.case, priced, measurement.clone());
+        kept.push(apart(window, ground));
+    }
+    outcome
+}
+
+/// A window as one of no calibration, with the verdict that this is.
+pub(super) fn apart(window: Window, ground: Ground<'_>) -> WindowRecord {
+    let window = Window { attempt_id: None, ..window };
+    let verdict = verdicts(std::slice::from_ref(&window), &[], ground.versions).pop();
+    WindowRecord::new(window, verdict.unwrap_or(Counted::Excluded(Uncounted::NoAttempt)))
+}
+
+/// What was measured of a run that nothing disturbed.
+pub(super) fn undisturbed(report: StepReport, what: impl Fn() -> String) -> Result<Measurement, CheckError> {
+    let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
+    let validity = &measurement.validity;
+    Claim::UndisturbedWindowIsValid.holds(*validity == Validity::Valid, || format!("{}: {validity:?}", what()))?;
+    Ok(measurement)
+}
+
+/// The same of a run that had all of its model on the device.
+pub(super) fn resident(measurement: Measurement, what: impl Fn() -> String) -> Result<Measurement, CheckError> {
+    let residency = measurement.residency;
+    Claim::MeasuredModelIsResident.holds(residency == Residency::Full, || {
+        format!("{}: the measured model is partly resident: {residency:?}", what())
+    })?;
+    Ok(measurement)
+}
+
+/// What a part of a check came to, with the windows of no calibration that it left, whether it holds or not.
+pub(super) fn with_windows(
+    subject: &Subject<'_>,
+    windows: Vec<WindowRecord>,
+    part: Result<Evidence, CheckError>,
+) -> Result<Evidence, CheckError> {
+    let devices = if windows.is_empty() { Vec::new() } else { vec![subject.place.record()] };
+    let mut seen = Evidence { windows, devices, ..Evidence::default() };
+    seen.absorb_all(part)?;
+    Ok(seen)
+}
