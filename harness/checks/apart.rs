@@ -72,3 +72,36 @@ pub(super) fn with_windows(
     seen.absorb_all(part)?;
     Ok(seen)
 }
+
+#[cfg(test)]
+mod tests {
+    use headroom_base::AllocatorKind;
+    use headroom_calibration::Uncounted;
+
+    use super::*;
+    use crate::bench::{Setup, lines_of, weights_bytes};
+    use crate::world::World;
+
+    #[test]
+    fn a_run_without_all_of_its_model_on_the_device_is_kept_says_so_and_is_refused() {
+        let world = World::load(None).unwrap();
+        let family = world.catalogue.family("sdxl").unwrap();
+        let subject = Subject::usual(family, (&family.devices[0]).into(), AllocatorKind::Native);
+        let bench = subject.bench(&Setup { floor_bytes: Some(0), ..Setup::default() }).unwrap();
+        let (model, lines) = lines_of(&subject).remove(0);
+        // So much working memory is asked for that half of the weights have no place.
+        let free = bench.card.total_bytes() - bench.card.own_bytes().unwrap() - subject.place.outside_bytes();
+        let working_bytes = Some(free - weights_bytes(model) / 2);
+        let case = lines[0].cases.as_slice()[0];
+        let request = StepRequest { model: &model.key, with: &[], case, working_bytes };
+        let mut kept = Vec::new();
+        let report = measure_apart(&bench, &Scope::new(0), &request, world.ground(), &mut kept).unwrap();
+        let [record] = &kept[..] else { panic!("{} windows", kept.len()) };
+        assert!(matches!(record.counting.reason(), Some(Uncounted::PartlyResident { .. })), "{record:?}");
+        assert_eq!((&record.window.attempt_id, record.window.case), (&None, case));
+        let what = || "a run".to_owned();
+        let measurement = undisturbed(report, what).unwrap();
+        let refused = resident(measurement, what).unwrap_err();
+        assert!(matches!(refused, CheckError::Broken { claim: Claim::MeasuredModelIsResident, .. }), "{refused}");
+    }
+}
