@@ -147,7 +147,11 @@ fn found_room(window: &Window) -> bool {
 fn no_window_of_a_fresh_process_is_taken_for_one_in_room_left_by_others_and_many_on_warm_cards_are() {
     let (mut fresh, mut warm) = (Vec::new(), Vec::new());
     for (_, report) in runs(&Catalogue::load(None).unwrap()) {
-        for record in report.windows.iter().filter(|record| record.window.kind == RunKind::Measured) {
+        for record in report
+            .windows
+            .iter()
+            .filter(|record| record.window.kind == RunKind::Measured && record.window.attempt_id.is_some())
+        {
             let check = record.trial.as_deref().and_then(|trial| trial.rsplit("::").next());
             match check {
                 Some("calibration") => fresh.push(found_room(&record.window)),

@@ -142,15 +142,9 @@ fn both_cards_passed_every_trial_with_books_and_windows_of_their_own() {
         }
         let of_card = |text: &str| text.contains(card) && !text.contains(other);
         let windows = report.windows.iter().filter(|record| record.trial.as_deref().is_some_and(of_card));
-        assert!(
-            windows.clone().count() > 100
-                && windows.clone().all(|record| record
-                    .window
-                    .attempt_id
-                    .as_ref()
-                    .is_some_and(|id| of_card(&id.to_string()))),
-            "{card}"
-        );
+        let attempts: Vec<String> =
+            windows.filter_map(|record| Some(record.window.attempt_id.as_ref()?.to_string())).collect();
+        assert!(attempts.len() > 100 && attempts.iter().all(|attempt| of_card(attempt)), "{card}");
     }
     let of_nobody = report.windows.iter().filter(|record| record.trial.is_none()).count();
     assert_eq!(of_nobody, 0);

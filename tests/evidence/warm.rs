@@ -21,7 +21,9 @@ fn by_the_rules(runs: &Runs) -> String {
         let attempts: Vec<Attempt> = report.attempts.iter().map(|record| record.attempt.clone()).collect();
         let versions = EstimatorVersions::newest_of(windows.iter().map(|window| &window.line));
         for (record, verdict) in report.windows.iter().zip(verdicts(&windows, &attempts, &versions)) {
-            let is_warm = record.trial.as_deref().is_some_and(|trial| trial.ends_with("::warm_server"));
+            let of_the_trial = record.trial.as_deref().is_some_and(|trial| trial.ends_with("::warm_server"));
+            // A window of no attempt is one of the fresh process that is compared with it.
+            let is_warm = of_the_trial && record.window.attempt_id.is_some();
             if !is_warm || record.window.kind != RunKind::Measured {
                 continue;
             }
