@@ -2,7 +2,7 @@
 
 mod binary;
 
-use binary::{bytes, headroom};
+use binary::{bytes, headroom, list};
 use headroom_base::Bytes;
 use serde_json::Value;
 
@@ -42,13 +42,29 @@ fn an_estimate_below_its_own_programs_peaks_says_so_and_promises_nothing() {
         let allocated = bytes(&answer, "program_allocated_peak_bytes");
         assert!(bytes(&answer, "program_reserved_peak_bytes") > 0, "{answer}");
         assert_eq!(allocated <= bytes(&answer, "reservation_bytes"), is_enough, "{answer}");
+        assert_eq!(answer["enough_by_program"], is_enough, "{answer}");
         let said = run(size, &[]).stdout;
         assert_eq!(said.contains("so that nothing is retried"), is_enough, "{said}");
         assert_eq!(said.lines().next().unwrap().contains("by its program that is not enough"), !is_enough, "{said}");
         let reserve_instead =
             format!("where nothing may be retried, reserve {}", Bytes(bytes(&answer, "program_reserved_peak_bytes")));
         assert_eq!(said.contains(&reserve_instead), !is_enough, "{said}");
+        let notes = list(&answer, "notes");
+        let in_a_note = notes.iter().any(|note| note.as_str().unwrap().contains(&reserve_instead));
+        assert_eq!(in_a_note, !is_enough, "{answer}");
+        assert!(notes.iter().all(|note| said.contains(note.as_str().unwrap())), "{said}");
     }
+}
+
+#[test]
+fn whether_a_reservation_is_enough_by_its_program_is_not_said_where_only_a_bound_or_nothing_is_known() {
+    let enough =
+        |more: &[&str]| headroom(&[&["estimate", "--json"][..], more].concat()).json()["enough_by_program"].clone();
+    let decode = [&DECODE[..], &["--dtype", "fp16"]].concat();
+    assert_eq!(enough(&[&decode[..], &["--allocator", "native"]].concat()), true);
+    assert_eq!(enough(&[&decode[..], &["--allocator", "cuda_malloc_async"]].concat()), Value::Null);
+    let unmodelled = ["--operation", "denoise", "--size", "1024x1024", "--dtype", "bf16", "--allocator", "native"];
+    assert_eq!(enough(&[&["--family", "qwen-image"][..], &unmodelled].concat()), Value::Null);
 }
 
 #[test]

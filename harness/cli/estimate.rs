@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use headroom_base::{
-    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey,
-    Reading, Source,
+    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, LineKey, Source,
 };
 use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, ShippedLine, resolve};
-use headroom_runners::programs::{self, PredictionError};
+use headroom_runners::programs::{self, Peaks, PredictionError};
 use serde::Serialize;
 
 use super::args::EstimateArgs;
@@ -19,6 +18,9 @@ use super::terminal::Terminal;
 use crate::bench::Subject;
 use crate::catalogue::Catalogue;
 use crate::pricing::{Priced, estimator_versions, price_case};
+
+/// What is said of a reservation below the program's peaks.
+const NOT_ENOUGH: &str = "by its program that is not enough";
 
 /// What is printed as JSON: the reservation with its parts, and what it rests on.
 #[derive(Serialize)]
@@ -41,18 +43,34 @@ struct Answer<'a> {
     /// the program. None where it has no program.
     program_allocated_peak_bytes: Option<u64>,
     program_reserved_peak_bytes: Option<u64>,
+    /// Whether the reservation is no less than they are. None where it has no program, and where it is no less than is
+    /// known for sure but only a bound is known of the rest.
+    enough_by_program: Option<bool>,
     /// Things a reader should know.
     notes: Vec<String>,
 }
 
 impl Answer<'_> {
-    /// What the program needs for sure, where that is above the reservation. The pool's reserved peak is an upper bound,
-    /// and says nothing for sure.
-    fn program_exceeds(&self) -> Option<u64> {
-        let (allocated, reserved) = self.program_allocated_peak_bytes.zip(self.program_reserved_peak_bytes)?;
+    /// Holds the reservation against the program's peaks. The pool's reserved peak is an upper bound, and says nothing for
+    /// sure.
+    fn judge_by_program(&mut self, peaks: Peaks) {
+        let Peaks { allocated_peak_bytes: allocated, reserved_peak_bytes: reserved, .. } = peaks;
         let is_bound = self.allocator == AllocatorKind::CudaMallocAsync;
         let needed = if is_bound { allocated } else { allocated.max(reserved) };
-        (needed > self.estimate.reservation_bytes).then_some(needed)
+        let is_enough = needed <= self.estimate.reservation_bytes;
+        self.program_allocated_peak_bytes = Some(allocated);
+        self.program_reserved_peak_bytes = Some(reserved);
+        self.enough_by_program = if is_enough && is_bound { None } else { Some(is_enough) };
+        if !is_enough {
+            self.notes.push(format!(
+                "{NOT_ENOUGH}: it allocates {} and reserves {}{} at the peaks; where nothing may be \
+                 retried, reserve {} at least",
+                Bytes(allocated),
+                if is_bound { "up to " } else { "" },
+                Bytes(reserved),
+                Bytes(needed)
+            ));
+        }
     }
 }
 
@@ -116,6 +134,7 @@ fn answer<'a>(
         measured_units: None,
         program_allocated_peak_bytes: None,
         program_reserved_peak_bytes: None,
+        enough_by_program: None,
         notes: Vec::new(),
     };
     let Some(Priced { line, costs }) = price_case(model, &case, &hard, built_ins) else {
@@ -127,12 +146,13 @@ fn answer<'a>(
     let user = knowledge.and_then(|knowledge| knowledge.fits().get(&line)).map(|user| &user.fit);
     answer.estimate = resolve(&costs, user, built_in.as_ref(), DEFAULT_DEVICE_WORKING_BYTES);
     answer.cost_units = Some(costs.units);
+    let mut not_predicted = None;
     if let Some(architecture) = model.architecture() {
         answer.analytic_terms = programs::analytic_terms(architecture, &case, model.dtype);
-        let predicted = programs::predict(architecture, &case, &chosen.execution(allocator), allocator);
-        let peaks = predicted.ok().map(|predicted| predicted.later);
-        answer.program_allocated_peak_bytes = peaks.map(|peaks| peaks.allocated_peak_bytes);
-        answer.program_reserved_peak_bytes = peaks.map(|peaks| peaks.reserved_peak_bytes);
+        match programs::predict(architecture, &case, &chosen.execution(allocator), allocator) {
+            Ok(predicted) => answer.judge_by_program(predicted.later),
+            Err(error) => not_predicted = Some(error),
+        }
     }
     if let Some(built_in) = built_in {
         let ranges = || built_in.lines().map(|shipped| shipped.range);
@@ -158,7 +178,7 @@ fn answer<'a>(
             ));
         }
     } else if user.is_none() {
-        answer.notes.push(not_shipped_note(chosen, &hard, answer.estimate.source)?);
+        answer.notes.push(not_shipped_note(chosen, answer.estimate.source, not_predicted)?);
     }
     answer.line = Some(line);
     Ok(answer)
@@ -168,15 +188,15 @@ fn answer<'a>(
 ///
 /// # Errors
 /// Where the operation needs more than any card: to reserve the usual working memory for it would be wrong.
-fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source) -> Result<String, CliError> {
+fn not_shipped_note(
+    chosen: &Chosen<'_>,
+    source: Source,
+    not_predicted: Option<PredictionError>,
+) -> Result<String, CliError> {
     if source == Source::Predicted {
         return Ok("nothing was measured for this line: the program's own peak, with the margin".to_owned());
     }
-    let reason = chosen.model.architecture().and_then(|architecture| {
-        let execution = chosen.execution(hard.allocator);
-        programs::predict(architecture, &chosen.case, &execution, hard.allocator).err()
-    });
-    let reason = match reason {
+    let reason = match not_predicted {
         Some(error @ PredictionError::TooLarge(_)) => {
             return Err(CliError::Value(format!("{}: {error}", chosen.name())));
         }
@@ -189,9 +209,9 @@ fn not_shipped_note(chosen: &Chosen<'_>, hard: &HardEnvironment, source: Source)
 fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let Estimate { reservation_bytes, analytic_bytes, empirical_bytes, margin_bytes, source } = answer.estimate;
     let name = chosen.name();
-    let exceeded = answer.program_exceeds();
-    let by_data = if exceeded.is_some() { "; by its program that is not enough" } else { "" };
-    terminal.line(format!("Reserve {} for {name} ({}){by_data}.", Bytes(reservation_bytes), answer.allocator))?;
+    let is_too_little = answer.enough_by_program == Some(false);
+    let by_program = if is_too_little { format!("; {NOT_ENOUGH}") } else { String::new() };
+    terminal.line(format!("Reserve {} for {name} ({}){by_program}.", Bytes(reservation_bytes), answer.allocator))?;
     let terms: Vec<_> =
         answer.analytic_terms.iter().map(|term| format!("{}, {}", term.name, Bytes(term.bytes))).collect();
     let row = |part: &str, bytes: u64, from: String| vec![part.to_owned(), Bytes(bytes).to_string(), from];
@@ -202,18 +222,10 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         row("reservation", reservation_bytes, String::new()),
     ];
     terminal.table(&["part", ">bytes", "from"], &rows)?;
-    terminal.line(match exceeded {
-        None => {
-            "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes."
-                .to_owned()
-        }
-        Some(needed) => format!(
-            "Beside weights and context. By its program it allocates {allocated} and reserves {reserved} at the peaks: where \
-             nothing may be retried, reserve {} at least.",
-            Bytes(needed),
-            allocated = Reading::from(answer.program_allocated_peak_bytes),
-            reserved = Reading::from(answer.program_reserved_peak_bytes)
-        ),
+    terminal.line(if is_too_little {
+        "Beside weights and context."
+    } else {
+        "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes."
     })?;
     for note in &answer.notes {
         terminal.line(note)?;
