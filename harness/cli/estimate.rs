@@ -5,7 +5,7 @@ use std::path::Path;
 use headroom_base::{
     AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, LineKey, Source,
 };
-use headroom_calibration::{Basis, BuiltIns, Context, Knowledge, ShippedLine, resolve};
+use headroom_calibration::{Basis, BuiltIns, Context, ShippedLine, resolve};
 use headroom_runners::programs::{self, Peaks, PredictionError};
 use serde::Serialize;
 
@@ -13,7 +13,8 @@ use super::args::EstimateArgs;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
-use super::plan::{device_named, record_of};
+use super::plan::device_named;
+use super::stored::Stored;
 use super::terminal::Terminal;
 use crate::bench::Subject;
 use crate::catalogue::Catalogue;
@@ -84,11 +85,11 @@ pub(super) fn estimate(
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
     let chosen = Chosen::of(&args.case, catalogue)?;
-    let knowledge = match (&args.store, &args.device) {
-        (Some(folder), Some(device)) => Some(knowledge(&chosen, args.allocator, folder, device, catalogue)?),
+    let stored = match (&args.store, &args.device) {
+        (Some(folder), Some(device)) => Some(stored(&chosen, args.allocator, folder, device, catalogue)?),
         _ => None,
     };
-    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), knowledge.as_ref())?;
+    let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), stored.as_ref())?;
     if args.case.json {
         terminal.json(&answer)?;
     } else {
@@ -98,26 +99,25 @@ pub(super) fn estimate(
 }
 
 /// What a store knows of a device, in the environment that the operation is asked about.
-fn knowledge(
+fn stored(
     chosen: &Chosen<'_>,
     allocator: AllocatorKind,
     folder: &Path,
     device: &str,
     catalogue: &Catalogue,
-) -> Result<Knowledge, CliError> {
+) -> Result<Stored, CliError> {
     let device = device_named(chosen.family, device)?;
     let subject = Subject::usual(chosen.family, (&device).into(), allocator);
-    let record = record_of(Some(folder), &subject.class())?;
     let versions = estimator_versions(catalogue.families());
     let context = Context { hard: chosen.hard(allocator), ..subject.context(&versions) };
-    Ok(Knowledge::new(record, context, subject.environment().soft))
+    Stored::read(folder, context, subject.environment().soft)
 }
 
 fn answer<'a>(
     chosen: &Chosen<'a>,
     allocator: AllocatorKind,
     built_ins: &BuiltIns,
-    knowledge: Option<&Knowledge>,
+    stored: Option<&Stored>,
 ) -> Result<Answer<'a>, CliError> {
     let hard = chosen.hard(allocator);
     let (model, case) = (chosen.model, chosen.case);
@@ -143,9 +143,12 @@ fn answer<'a>(
         return Ok(answer);
     };
     let built_in = built_ins.find(&hard, &line);
-    let user = knowledge.and_then(|knowledge| knowledge.fits().get(&line)).map(|user| &user.fit);
+    let user = stored.and_then(|stored| stored.knowledge.fits().get(&line)).map(|user| &user.fit);
     answer.estimate = resolve(&costs, user, built_in.as_ref(), DEFAULT_DEVICE_WORKING_BYTES);
     answer.cost_units = Some(costs.units);
+    if let Some(stored) = stored {
+        answer.notes.extend(stored.notes([(model.key.as_str(), &line)])?);
+    }
     let mut not_predicted = None;
     if let Some(architecture) = model.architecture() {
         answer.analytic_terms = programs::analytic_terms(architecture, &case, model.dtype);

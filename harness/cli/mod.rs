@@ -22,6 +22,7 @@ mod redaction;
 mod replay;
 mod run;
 mod ship;
+mod stored;
 mod terminal;
 
 use std::io;

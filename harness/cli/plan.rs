@@ -13,6 +13,7 @@ use super::args::PlanArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::place::OnCard;
+use super::stored::Stored;
 use super::terminal::Terminal;
 use crate::bench::{Ground, MEASURING_ALLOWANCE_BYTES, MeasuredModel, Subject, cases_to_plan, lines_of};
 use crate::catalogue::{Catalogue, device_of};
@@ -53,6 +54,8 @@ struct Answer<'a> {
     planned: Vec<CaseOf<'a>>,
     not_fitting: Vec<CaseOf<'a>>,
     models: Vec<ModelPlan<'a>>,
+    /// What a store that was named does not price.
+    notes: Vec<String>,
 }
 
 /// Shows the plans of a family's measured models.
@@ -65,13 +68,18 @@ pub(super) fn plan(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut Termin
     let subject = Subject { layout: args.layout, ..Subject::usual(family, card.place(), args.allocator) };
     let versions = estimator_versions(catalogue.families());
     let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
+    let read = |folder| Stored::read(folder, subject.context(&versions), subject.environment().soft);
+    let stored = args.store.as_deref().map(read).transpose()?;
     let mut plans = Vec::new();
     for (model, lines) in lines_of(&subject) {
         let measured = MeasuredModel { model, lines: &lines };
-        let record = record_of(args.store.as_deref(), &subject.class())?;
+        let kept = stored.as_ref().map(|stored| stored.knowledge.record().clone());
+        let record = kept.unwrap_or_else(|| Record::empty(subject.class()));
         plans.push((model.key.as_str(), plan_of(&subject, measured, record, ground)?));
     }
-    let answer = answer(&subject, &plans);
+    let lines = plans.iter().flat_map(|(model, plan)| plan.cases.iter().map(|case| (*model, &case.priced.line)));
+    let notes = stored.map_or_else(|| Ok(Vec::new()), |stored| stored.notes(lines))?;
+    let answer = answer(&subject, &plans, notes);
     if args.json {
         terminal.json(&answer)?
     } else {
@@ -132,7 +140,7 @@ pub(super) fn plan_of(
     Ok(knowledge.plan(record, cases, ground.built_ins, terms))
 }
 
-fn answer<'a>(subject: &Subject<'a>, plans: &'a [(&'a str, Plan)]) -> Answer<'a> {
+fn answer<'a>(subject: &Subject<'a>, plans: &'a [(&'a str, Plan)], notes: Vec<String>) -> Answer<'a> {
     let fits = |case: &&PlannedCase| case.verdict == Verdict::Fits;
     let of = |wanted: bool| {
         let cases = plans.iter().flat_map(|(model, plan)| plan.cases.iter().map(move |case| (*model, plan, case)));
@@ -157,6 +165,7 @@ fn answer<'a>(subject: &Subject<'a>, plans: &'a [(&'a str, Plan)]) -> Answer<'a>
         planned: of(true),
         not_fitting: of(false),
         models: models.collect(),
+        notes,
     }
 }
 
@@ -196,6 +205,9 @@ fn print(answer: &Answer<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliErro
         for note in &model.notes {
             terminal.line(note_text(note))?;
         }
+    }
+    for note in &answer.notes {
+        terminal.line(note)?;
     }
     Ok(())
 }
