@@ -1,6 +1,7 @@
 //! `advise`: what each allocator setting needs for one operation, and whether a card is large enough.
 
 use headroom_base::{AllocatorKind, Bytes, Case, MIB, Operation, Tiling};
+use headroom_family::PipelineStep;
 use serde::Serialize;
 
 use super::args::AdviseArgs;
@@ -9,6 +10,7 @@ use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
 use crate::advise::{Advice, Question, SettingAdvice, advise as ask};
+use crate::bench::weights_bytes;
 use crate::catalogue::Catalogue;
 use crate::replay::OLDER_VARIABLE_NOTE;
 
@@ -32,6 +34,40 @@ struct Answer<'a> {
     /// The largest tile with which a card fits that is too small without.
     #[serde(skip_serializing_if = "Option::is_none")]
     tile_that_fits: Option<u32>,
+    /// What the family's other models weigh, of which nothing is in these figures.
+    others_weights_bytes: u64,
+    /// The batch with which the family's pipeline runs the operation on the model, where that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pipeline_batch: Option<u32>,
+    /// What a reader should know of the two.
+    notes: Vec<String>,
+}
+
+impl Answer<'_> {
+    /// Says what of a whole generation is not in the figures.
+    fn note_what_is_left_out(&mut self, chosen: &Chosen<'_>) {
+        let Chosen { family, model, case, .. } = chosen;
+        let others = || family.models.iter().filter(|other| other.key != model.key);
+        self.others_weights_bytes = others().map(weights_bytes).sum();
+        if others().next().is_some() {
+            self.notes.push(format!(
+                "this is for model `{}` alone; the family's others weigh {}, which a card has to hold too where they stay on it",
+                model.key,
+                Bytes(self.others_weights_bytes)
+            ));
+        }
+        let is_same = |step: &&PipelineStep| step.model == model.key && step.case.operation == case.operation;
+        let batches = || family.pipeline.iter().filter(is_same).map(|step| step.case.batch);
+        if !batches().any(|batch| batch == case.batch) {
+            self.pipeline_batch = batches().max();
+        }
+        self.notes.extend(self.pipeline_batch.map(|batch| {
+            format!(
+                "this is for batch {}, and the family's own pipeline runs {} with batch {batch}: --batch {batch}",
+                case.batch, case.operation
+            )
+        }));
+    }
 }
 
 /// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in.
@@ -46,7 +82,21 @@ pub(super) fn advise(args: &AdviseArgs, catalogue: &Catalogue, terminal: &mut Te
     let tile_that_fits = nothing_fits.then(|| tile_that_fits(&chosen, memory_bytes)).flatten();
     let (family, model) = (chosen.family.name.as_str(), chosen.model.key.as_str());
     let in_use = args.allocator;
-    let answer = Answer { family, model, case: chosen.case, memory_bytes, in_use, advice, tile_that_fits };
+    let case = chosen.case;
+    let (others_weights_bytes, pipeline_batch, notes) = (0, None, Vec::new());
+    let mut answer = Answer {
+        family,
+        model,
+        case,
+        memory_bytes,
+        in_use,
+        advice,
+        tile_that_fits,
+        others_weights_bytes,
+        pipeline_batch,
+        notes,
+    };
+    answer.note_what_is_left_out(&chosen);
     if args.case.json {
         terminal.json(&answer)?
     } else {
@@ -94,6 +144,9 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
     let rows: Vec<_> = settings.iter().map(row).collect();
     let header = ["setting", ">allocated peak", ">reserved peak", ">least card", "fits", "environment"];
     terminal.table(&header, &rows)?;
+    for note in &answer.notes {
+        terminal.line(note)?;
+    }
     terminal.line(format!(
         "Peaks are beyond weights, inputs and libraries' workspaces; the least card has them in it ({} in {}, and {}), \
          and {} for the context. What cuDNN and cuBLAS take outside the allocator is not in it: 80 MiB on an H200, and 166 MiB \
