@@ -4,7 +4,7 @@ mod binary;
 
 use std::path::Path;
 
-use binary::{SHIPPED, contents, headroom, repository_copy, text};
+use binary::{SHIPPED, contents, data, headroom, repository_copy, text};
 
 /// A copy of the repository's shipped data and of its inputs.
 fn copy() -> tempfile::TempDir {
@@ -68,4 +68,29 @@ fn windows_left_out_are_one_line_a_kind_of_reason() {
     let kinds: std::collections::BTreeSet<_> = lines.iter().filter_map(|line| line.split(": ").nth(1)).collect();
     assert_eq!(kinds.len(), lines.len(), "{lines:?}");
     assert!(kinds.iter().all(|kind| !kind.contains(|c: char| c.is_ascii_digit())), "{kinds:?}");
+}
+
+#[test]
+fn the_example_of_the_help_drops_no_line_that_is_shipped() {
+    let help = headroom(&["ship", "--help"]).stdout;
+    let example = help.lines().find(|line| line.contains("windows.jsonl")).unwrap_or_else(|| panic!("{help}"));
+    let recordings: Vec<&str> = example.split(' ').filter(|word| word.ends_with(".jsonl")).collect();
+    let changes =
+        headroom(&[&["ship", "--check", "--json"][..], &recordings].concat()).json_of_any()["changes"].to_string();
+    assert!(!changes.contains(": gone,"), "{example}: {changes}");
+    let one_alone = headroom(&["ship", "--check", "--json", recordings[0]]).json_of_any()["changes"].to_string();
+    assert!(one_alone.contains(": gone,"), "{one_alone}");
+}
+
+#[test]
+fn a_comparison_with_named_inputs_ends_with_the_command_that_writes_from_them() {
+    let folder = copy();
+    let inputs = [data("windows.jsonl"), data("windows-options.jsonl")];
+    let named = [inputs[0].as_str(), &inputs[1]];
+    let checked = ship(folder.path(), &[&["--check"], &named[..]].concat());
+    assert_eq!(checked.code, 1, "{}", checked.stderr);
+    let command = format!("`headroom ship {} {} --repository {}`", named[0], named[1], text(folder.path()));
+    assert!(checked.stdout.trim_end().ends_with(&format!("Run {command} to write it.")), "{}", checked.stdout);
+    assert_eq!(ship(folder.path(), &named).code, 0);
+    assert_eq!(ship(folder.path(), &[&["--check"], &named[..]].concat()).code, 0);
 }

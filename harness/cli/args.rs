@@ -58,7 +58,7 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Build the shipped coefficients from reports, or check that they are up to date.
     #[command(
-        after_help = "Examples:\n  headroom ship --check\n  headroom ship mine/report.json theirs/report.json tests/data/h200/windows.jsonl"
+        after_help = "Examples:\n  headroom ship --check\n  headroom ship mine/report.json theirs/report.json tests/data/h200/windows.jsonl tests/data/h200/windows-options.jsonl"
     )]
     Ship(ShipArgs),
     /// Merge reports of several machines into one.
@@ -270,6 +270,9 @@ pub struct ReplayArgs {
     pub json: bool,
 }
 
+/// The repository that is meant when nobody says otherwise.
+pub(super) const HERE: &str = ".";
+
 /// Arguments of `ship`.
 #[derive(Debug, Args)]
 pub struct ShipArgs {
@@ -288,7 +291,7 @@ pub struct ShipArgs {
     #[arg(long)]
     pub json: bool,
     /// The repository whose shipped data is meant.
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = HERE)]
     pub repository: PathBuf,
 }
 

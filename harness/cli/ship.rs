@@ -11,7 +11,7 @@ use headroom_reports::ship::{
 use headroom_reports::{OutputError, Report, read_report};
 use serde::Serialize;
 
-use super::args::ShipArgs;
+use super::args::{HERE, ShipArgs};
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
@@ -220,6 +220,22 @@ fn remove(names: Vec<String>, folder: &Path) -> Result<Vec<String>, CliError> {
     Ok(names)
 }
 
+/// The command that writes what was compared: of the same inputs, and there.
+fn writing(args: &ShipArgs) -> String {
+    let mut words = vec!["headroom ship".to_owned()];
+    words.extend(args.reports.iter().map(|path| as_a_word(path)));
+    if args.repository != Path::new(HERE) {
+        words.push(format!("--repository {}", as_a_word(&args.repository)));
+    }
+    words.join(" ")
+}
+
+/// A path as a shell reads it.
+fn as_a_word(path: &Path) -> String {
+    let shown = path.display().to_string();
+    if shown.contains(char::is_whitespace) { format!("'{shown}'") } else { shown }
+}
+
 fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let Answer { lines, windows, devices, .. } = answer;
     terminal.line(format!("{lines} lines from {windows} windows of {}", devices.join(", ")))?;
@@ -243,7 +259,9 @@ fn print(answer: &Answer, args: &ShipArgs, terminal: &mut Terminal<'_>) -> Resul
     let outdated = answer.outdated.join(", ");
     let verdict = match (args.check, answer.up_to_date, answer.refusals.is_empty()) {
         (_, true, _) => "The shipped data is up to date.".to_owned(),
-        (true, false, _) => format!("The shipped data is out of date: {outdated}. Run `headroom ship` to write it."),
+        (true, false, _) => {
+            format!("The shipped data is out of date: {outdated}. Run `{}` to write it.", writing(args))
+        }
         (false, false, true) => {
             let done = [("Written", &answer.written), ("Removed", &answer.removed)];
             let done = done.into_iter().filter(|(_, names)| !names.is_empty());
