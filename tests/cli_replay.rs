@@ -182,13 +182,27 @@ fn messages_of_two_devices_are_each_explained_with_the_devices_number() {
 #[test]
 fn an_error_without_figures_is_explained_and_beside_a_message_too() {
     let folder = tempfile::tempdir().unwrap();
-    let error = "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`";
-    let answer = replay_text(folder.path(), error, &["--json"]).json();
-    assert!(answer["error"].as_str().unwrap().contains("CUBLAS_STATUS_ALLOC_FAILED"), "{answer}");
-    assert!(answer["requested_bytes"].is_null() && answer["help"].to_string().contains("headroom advise"), "{answer}");
-    let said = replay_text(folder.path(), format!("{SHORT}\n{error}"), &[]).stdout;
-    assert!(said.starts_with("1 message and 1 error without figures; each is explained.\n"), "{said}");
-    assert!(said.contains("need at least 1,220 MiB less") && said.contains("CUBLAS_STATUS_ALLOC_FAILED"), "{said}");
+    for (error, status) in [
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+        (
+            "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+            "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        ),
+    ] {
+        let answer = replay_text(folder.path(), error, &["--json"]).json();
+        assert!(answer["error"].as_str().unwrap().contains(status), "{answer}");
+        assert!(
+            answer["requested_bytes"].is_null() && answer["help"].to_string().contains("headroom advise"),
+            "{answer}"
+        );
+        let said = replay_text(folder.path(), format!("{SHORT}\n{error}"), &[]).stdout;
+        assert!(said.starts_with("1 message and 1 error without figures; each is explained.\n"), "{said}");
+        assert!(said.contains("need at least 1,220 MiB less") && said.contains(status), "{said}");
+    }
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub enum Figureless {
     Driver,
     /// cuBLAS could not take memory.
     Blas,
+    /// cuDNN could not take memory.
+    Dnn,
     /// cuDNN found no algorithm, mostly because no workspace fits.
     Convolution,
     /// PyTorch failed while it put its message together.
@@ -24,10 +26,13 @@ pub enum Figureless {
 }
 
 /// Words of each, without white space. Those of the host say what was asked for.
-const WORDS: [(&str, Figureless); 7] = [
+const WORDS: [(&str, Figureless); 9] = [
     ("CUDAerror:outofmemory", Figureless::Driver),
     ("HIPerror:outofmemory", Figureless::Driver),
     ("CUBLAS_STATUS_ALLOC_FAILED", Figureless::Blas),
+    ("CUDNN_STATUS_ALLOC_FAILED", Figureless::Dnn),
+    // What cuDNN 9 calls it.
+    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Figureless::Dnn),
     ("UnabletofindavalidcuDNNalgorithm", Figureless::Convolution),
     ("NVML_SUCCESS==rINTERNALASSERTFAILED", Figureless::Assertion),
     (BARE, Figureless::BareAllocation),
@@ -72,6 +77,10 @@ impl Figureless {
         match self {
             Self::Driver => "out of memory, as the driver says it (`CUDA error: out of memory`)",
             Self::Blas => "cuBLAS could not take memory (`CUBLAS_STATUS_ALLOC_FAILED`)",
+            Self::Dnn => {
+                "cuDNN could not take memory (`CUDNN_STATUS_ALLOC_FAILED`, since cuDNN 9 \
+                 `CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED`)"
+            }
             Self::Convolution => "cuDNN found no algorithm (`Unable to find a valid cuDNN algorithm`)",
             Self::Assertion => "an assertion in the allocator (`NVML_SUCCESS == r`)",
             Self::BareAllocation => "the device ran out of memory (`Allocation on device`)",
@@ -90,6 +99,11 @@ impl Figureless {
             Self::Blas => {
                 "a library takes its handle's workspace outside PyTorch's allocator, and the device was full; it \
                            carries no figures"
+                    .to_owned()
+            }
+            Self::Dnn => {
+                "a library takes what its handle and its plans need outside PyTorch's allocator, and the device was full; \
+                 it carries no figures"
                     .to_owned()
             }
             Self::Convolution => {
@@ -133,7 +147,7 @@ impl Figureless {
             }
             Self::BareAllocation => vec!["look for the table in the console's log, and paste it", ADVISE, SNAPSHOT],
             Self::Assertion => vec![ADVISE, SNAPSHOT],
-            Self::Driver | Self::Blas | Self::Convolution => vec![LEAVE_ROOM, ADVISE, SNAPSHOT],
+            Self::Driver | Self::Blas | Self::Dnn | Self::Convolution => vec![LEAVE_ROOM, ADVISE, SNAPSHOT],
         }
     }
 }

@@ -86,6 +86,13 @@ fn errors_without_figures_are_named_with_what_can_be_done() {
         ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be reported late", Figureless::Driver),
         // https://github.com/QwenLM/Qwen3/issues/873
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Figureless::Blas),
+        // https://github.com/KupynOrest/DeblurGAN/issues/128
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", Figureless::Dnn),
+        // The name of cuDNN 9, broken by a console; both names are one error.
+        (
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_\nALLOCATION_FAILED\nCUDNN_STATUS_ALLOC_FAILED",
+            Figureless::Dnn,
+        ),
         // https://github.com/deepakn97/relationPrediction/issues/37
         (
             "Unable to find a valid cuDNN algorithm to run convolution (try_all at Conv.cpp:693)",
@@ -103,6 +110,15 @@ fn errors_without_figures_are_named_with_what_can_be_done() {
         let pasted = read_text(text).unwrap();
         assert_eq!((pasted.messages.len(), pasted.figureless), (0, vec![error]), "{text}");
         assert!(error.help().iter().any(|help| help.contains("headroom advise")), "{error:?}");
+    }
+}
+
+/// What cuDNN could not take from the host, and its other errors, say nothing of the device's memory.
+#[test]
+fn other_errors_of_cudnn_are_no_want_of_memory_on_the_device() {
+    for status in ["EXECUTION_FAILED", "INTERNAL_ERROR", "NOT_INITIALIZED", "INTERNAL_ERROR_HOST_ALLOCATION_FAILED"] {
+        let text = format!("RuntimeError: cuDNN error: CUDNN_STATUS_{status}");
+        assert!(read_text(&text).is_err(), "{text}");
     }
 }
 
