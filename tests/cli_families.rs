@@ -35,7 +35,13 @@ fn a_copy_whose_name_was_not_changed_is_refused_by_the_check_as_by_the_commands(
 
     copy(folder.path(), "mytiny.yaml", "name: taesd", "name: mytiny");
     assert_eq!(headroom(&["check", &copied]).code, 0);
-    assert_eq!(headroom(&[&["devices"], &families[..]].concat()).code, 0);
+    // The copy claims the original's recorded windows still.
+    let claims = ["`recorded_as: taesd` stands at `mytiny:vae` and at `taesd:vae`"];
+    let both = [vec!["check", text(folder.path())], [&["devices"], &families[..]].concat()];
+    both.iter().for_each(|command| refused(&headroom(command), BAD_INPUT, &claims));
+    let renamed = std::fs::read_to_string(&copied).unwrap();
+    std::fs::write(&copied, renamed.replace("    recorded_as: taesd\n", "")).unwrap();
+    both.iter().for_each(|command| assert_eq!(headroom(command).code, 0, "{command:?}"));
 }
 
 #[test]

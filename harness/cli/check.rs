@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
 use crate::bench::weights_bytes;
+use crate::catalogue::Catalogue;
 use crate::recorded::recording_names;
 
 /// Checks a family file, or every one of a folder.
@@ -15,12 +16,10 @@ use crate::recorded::recording_names;
 /// # Errors
 /// With every mistake of every file.
 pub(super) fn check(args: &CheckArgs, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let names = recording_names();
-    let recordings = Recordings::Named(&names);
     let families = if args.file.is_dir() {
-        Family::load_dir(&args.file, recordings)?
+        Catalogue::load(Some(&args.file))?.families().to_vec()
     } else {
-        vec![Family::load(&args.file, recordings)?]
+        vec![Family::load(&args.file, Recordings::Named(&recording_names()))?]
     };
     for family in families {
         let weights: u64 = family.models.iter().map(weights_bytes).sum();
