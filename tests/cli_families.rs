@@ -108,6 +108,27 @@ fn a_size_that_no_family_lists_is_answered_by_run_with_those_that_are_and_who_ta
     refused(&ran, UNAVAILABLE, &says);
     let ran = headroom(&["run", "--family", "taesd", "--device", "tiny", "--output", "target/never"]);
     refused(&ran, UNAVAILABLE, &["has no device `tiny`", "8gib"]);
+    assert!(!ran.stderr.contains("any size"), "{}", ran.stderr);
+    let ran = headroom(&["run", "--family", "regressions", "--device", "12GiB", "--output", "target/never"]);
+    refused(&ran, UNAVAILABLE, &["`regressions` has scenarios only", "leave --device out"]);
+    assert!(!ran.stderr.contains("here ;"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_size_of_memory_is_read_however_its_unit_is_written_and_what_is_none_is_answered_with_one() {
+    let plan = |device| headroom(&["plan", "--family", "taesd", "--device", device, "--json"]);
+    let (small, usual) = (plan("13gib"), plan("13GiB"));
+    assert_eq!(small.json(), usual.json());
+    let decode = ["--family", "taesd", "--operation", "vae_decode", "--dtype", "fp16", "--size", "512x512", "--json"];
+    let advise = |memory| headroom(&[&["advise", "--memory", memory], &decode[..]].concat()).json();
+    assert_eq!(advise("12gib"), advise("12GiB"));
+    for command in ["plan", "calibrate"] {
+        let ran = headroom(&[command, "--family", "taesd", "--device", "tiny"]);
+        refused(&ran, UNAVAILABLE, &["has no device `tiny`", "8gib", "or on any size, for example 13GiB"]);
+    }
+    let ran = headroom(&["plan", "--family", "regressions", "--device", "tiny"]);
+    refused(&ran, UNAVAILABLE, &["it is simulated on none"]);
+    assert!(!ran.stderr.contains("any size"), "{}", ran.stderr);
 }
 
 #[test]

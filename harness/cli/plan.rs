@@ -105,7 +105,8 @@ pub(super) fn device_named(family: &Family, name: &str) -> Result<SimulatedDevic
             device.name = name.to_ascii_lowercase();
             Ok(device)
         }
-        _ => Err(unknown.into()),
+        (None, Some(_)) => Err(CliError::Unavailable(format!("{unknown}, or on any size, for example 13GiB"))),
+        (_, None) => Err(unknown.into()),
     }
 }
 

@@ -134,12 +134,19 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
 
 /// What is said to a size that no chosen family lists: checks know what must hold on the listed devices alone.
 fn no_size(name: &str, world: &World, wanted: impl Fn(&str) -> bool) -> String {
-    let chosen = world.catalogue.families().iter().filter(|family| wanted(&family.name));
+    let chosen = || world.catalogue.families().iter().filter(|family| wanted(&family.name));
     let mut listed: Vec<&str> = Vec::new();
-    for device in chosen.flat_map(|family| &family.devices) {
+    for device in chosen().flat_map(|family| &family.devices) {
         if !listed.contains(&device.name.as_str()) {
             listed.push(&device.name);
         }
+    }
+    if listed.is_empty() {
+        let names: Vec<_> = chosen().map(|family| format!("`{}`", family.name)).collect();
+        return format!(
+            "`--device {name}`: {} has scenarios only, which bring their own cards: leave --device out",
+            names.join(", ")
+        );
     }
     format!(
         "`--device {name}`: `run` takes the devices that the families' own files list, here {}; \

@@ -64,11 +64,13 @@ impl FromStr for Bytes {
         let (digits, unit) = trimmed.split_at(split.unwrap_or(trimmed.len()));
         let number = digits.replace(['_', ','], "");
         let not_a_size = || ParseBytesError::NotASize { text: text.to_owned() };
-        let scale = match unit.trim() {
-            "" | "B" => 1,
-            "KiB" => KIB,
-            "MiB" => MIB,
-            "GiB" => GIB,
+        let unit = unit.trim();
+        // A binary unit means one thing however it is written.
+        let scale = match unit.to_ascii_lowercase().as_str() {
+            "kib" => KIB,
+            "mib" => MIB,
+            "gib" => GIB,
+            _ if unit.is_empty() || unit == "B" => 1,
             decimal => return Err(decimal_unit(text, &number, decimal).unwrap_or_else(not_a_size)),
         };
         scaled(&number, scale).map_err(|kind| match kind {
@@ -79,10 +81,10 @@ impl FromStr for Bytes {
 }
 
 fn decimal_unit(text: &str, number: &str, unit: &str) -> Option<ParseBytesError> {
-    let (binary, power) = match unit.to_ascii_lowercase().as_str() {
-        "k" | "kb" | "kib" => ("KiB", 10),
-        "m" | "mb" | "mib" => ("MiB", 20),
-        "g" | "gb" | "gib" => ("GiB", 30),
+    let (binary, power) = match unit {
+        "k" | "kb" => ("KiB", 10),
+        "m" | "mb" => ("MiB", 20),
+        "g" | "gb" => ("GiB", 30),
         _ => return None,
     };
     let (text, number) = (text.to_owned(), number.to_owned());
@@ -168,7 +170,8 @@ mod tests {
     fn sizes_parse_with_binary_units_and_a_bare_number_is_bytes() {
         let cases =
             [("12GiB", 12 * GIB), ("1.5 GiB", 3 * GIB / 2), ("1,024 MiB", GIB), ("4096", 4096), ("7 KiB", 7 * KIB)];
-        for (text, bytes) in cases {
+        let in_any_case = [("12gib", 12 * GIB), ("3 MIB", 3 * MIB), ("7kiB", 7 * KIB)];
+        for (text, bytes) in cases.into_iter().chain(in_any_case) {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
     }
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_and_never_a_panic() {
-        for text in ["", "GiB", "-1GiB", "1.2.3MiB", "1e9", "12 parsecs", "99999999999999999999GiB", ".5GiB"] {
+        for text in ["", "GiB", "-1GiB", "1.2.3MiB", "1e9", "12 parsecs", "12b", "99999999999999999999GiB", ".5GiB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }

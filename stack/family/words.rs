@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-const NUMBER_OF_BYTES: &str = r"^[0-9][0-9_,]*(\.[0-9]+)? ?(B|KiB|MiB|GiB)?$";
+const NUMBER_OF_BYTES: &str = r"^[0-9][0-9_,]*(\.[0-9]+)? ?(B|[KMGkmg][Ii][Bb])?$";
 
 /// Implements the schema of a text that may also be written as a whole number.
 macro_rules! text_schema {
@@ -153,7 +153,7 @@ text_schema!(
     SignedByteText,
     "SignedBytes",
     "A number of bytes that may be negative: `-72MiB`.",
-    r"^-?[0-9][0-9_,]*(\.[0-9]+)? ?(B|KiB|MiB|GiB)?$"
+    r"^-?[0-9][0-9_,]*(\.[0-9]+)? ?(B|[KMGkmg][Ii][Bb])?$"
 );
 text_schema!(
     Size,
