@@ -60,12 +60,12 @@ impl Library {
                 "it comes with NVIDIA's driver (in a container: start it with the GPUs handed in)"
             }
             Self::Nvrtc | Self::Cublas => {
-                "it comes with the CUDA 13 toolkit or its Python packages; put its folder on the library path \
-                 (LD_LIBRARY_PATH)"
+                "it comes with the CUDA 13 toolkit or its Python packages; put its folder (of the packages: \
+                 site-packages/nvidia/cu13/lib) on the library path (LD_LIBRARY_PATH)"
             }
             Self::Cudnn => {
-                "it comes with cuDNN 9 for CUDA 13 or its Python package; put its folder on the library path \
-                 (LD_LIBRARY_PATH)"
+                "it comes with cuDNN 9 for CUDA 13 or its Python package; put its folder (of the package: \
+                 site-packages/nvidia/cudnn/lib) on the library path (LD_LIBRARY_PATH)"
             }
         }
     }

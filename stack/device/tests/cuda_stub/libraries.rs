@@ -40,12 +40,15 @@ fn missing_libraries_are_named_with_the_names_tried_and_where_they_come_from() {
     let name = "missing_libraries_are_named_with_the_names_tried_and_where_they_come_from";
     // Where the machine has them, there is nothing to see.
     with_libraries(&Libraries::StandIn(&[]), module_path!(), name, &[], || {
-        for (library, stem) in [(Library::Nvrtc, "nvrtc"), (Library::Cublas, "cublas"), (Library::Cudnn, "cudnn")] {
+        for (library, stem, wheel) in
+            [(Library::Nvrtc, "nvrtc", "cu13"), (Library::Cublas, "cublas", "cu13"), (Library::Cudnn, "cudnn", "cudnn")]
+        {
             let Err(error) = library.find() else { continue };
             let text = error.to_string();
             assert!(matches!(error, LibraryError::Missing { .. }), "{text}");
             assert!(text.starts_with(&format!("{} was not found (tried lib{stem}.so, ", library.name())), "{text}");
             assert!(text.contains("LD_LIBRARY_PATH"), "{text}");
+            assert!(text.contains(&format!("site-packages/nvidia/{wheel}/lib")), "{text}");
         }
     });
 }
