@@ -3,9 +3,10 @@
 use std::str::FromStr;
 
 use headroom_base::{AllocatorKind, Case};
+use headroom_device::Settings;
 use headroom_device::replay::Requests;
 use headroom_family::Architecture;
-use headroom_runners::programs::{self, Execution, PredictionError, Role, Run};
+use headroom_runners::programs::{self, Execution, Piece, PredictionError, Role, Run, Start};
 use headroom_runners::requests;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -21,6 +22,8 @@ pub struct Question<'a> {
     pub case: Case,
     /// How it runs.
     pub execution: Execution,
+    /// Weights of other models that are on the device already.
+    pub beside: Vec<Piece>,
     /// What the process takes from the device before it allocates anything.
     pub context_bytes: u64,
     /// The card's memory.
@@ -105,13 +108,14 @@ fn choice(settings: &[SettingAdvice]) -> Option<Choice<'_>> {
 pub fn advise(question: &Question<'_>) -> Result<Advice, PredictionError> {
     let program = programs::program(question.architecture, &question.case, &question.execution)?;
     let stored = question.execution.stored.unwrap_or(question.case.dtype);
-    let weights = programs::weights(question.architecture, stored);
+    let own = programs::weights(question.architecture, stored);
+    let weights: Vec<Piece> = question.beside.iter().cloned().chain(own).collect();
     let runs = [Run::First, Run::Later].map(|run| requests(&program, &weights, run));
     let settings: Result<Vec<_>, PredictionError> = AllocatorKind::ALL
         .par_iter()
         .map(|&kind| {
             let setting = NamedSetting::of_kind(kind);
-            let peaks = programs::predict(question.architecture, &question.case, &question.execution, kind)?;
+            let peaks = programs::predict_program(&program, &weights, &Settings::of_kind(kind), Start::Fresh)?;
             let (first, later) = (peaks.first, peaks.later);
             // Of a card that the context alone fills nothing is left.
             let left_bytes = question.memory_bytes.map(|memory| memory.saturating_sub(question.context_bytes));

@@ -1,7 +1,9 @@
 //! `advise`: what each allocator setting needs for one operation, and whether a card is large enough.
 
+mod generation;
+
 use headroom_base::{AllocatorKind, Bytes, Case, MIB, Operation, Tiling};
-use headroom_family::PipelineStep;
+use headroom_family::{Family, PipelineStep};
 use serde::Serialize;
 
 use super::args::AdviseArgs;
@@ -16,6 +18,13 @@ use crate::replay::OLDER_VARIABLE_NOTE;
 
 /// Reckoned for a context where the family names no device.
 const USUAL_CONTEXT_BYTES: u64 = 524 * MIB;
+
+/// What no least card has in it.
+const OUTSIDE: &str = "What cuDNN and cuBLAS take outside the allocator is not in it: 80 MiB on an H200, and 166 MiB in \
+                       PyTorch's first operation there.";
+
+/// What the sign before a figure means.
+const BOUND: &str = "≤: the driver's pool has no public policy; its figures are upper bounds.";
 
 /// Tiles that are tried where nothing fits untiled, the largest first.
 const TILES: [u32; 3] = [1024, 512, 256];
@@ -51,9 +60,11 @@ impl Answer<'_> {
         self.others_weights_bytes = others().map(weights_bytes).sum();
         if others().next().is_some() {
             self.notes.push(format!(
-                "this is for model `{}` alone; the family's others weigh {}, which a card has to hold too where they stay on it",
+                "this is for model `{}` alone; the family's others weigh {}, which a card has to hold too where they stay on it: \
+                 `headroom advise --family {}` answers for the whole",
                 model.key,
-                Bytes(self.others_weights_bytes)
+                Bytes(self.others_weights_bytes),
+                family.name
             ));
         }
         let is_same = |step: &&PipelineStep| step.model == model.key && step.case.operation == case.operation;
@@ -70,13 +81,18 @@ impl Answer<'_> {
     }
 }
 
-/// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in.
+/// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in; or without an
+/// operation, for the whole of a generation.
 ///
 /// # Errors
 /// For names that are not known, a case that has no program, or when nothing can be printed.
 pub(super) fn advise(args: &AdviseArgs, catalogue: &Catalogue, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let chosen = Chosen::of(&args.case, catalogue)?;
     let memory_bytes = args.memory.map(|bytes| bytes.0);
+    let Some(operation) = args.operation else {
+        generation::advise(catalogue.family(&args.family)?, memory_bytes, args.json, terminal)?;
+        return Ok(Exit::Success);
+    };
+    let chosen = Chosen::named((&args.family, operation, args.dtype), &args.sized, catalogue)?;
     let advice = advice_for(&chosen, chosen.case, memory_bytes)?;
     let nothing_fits = advice.settings.iter().all(|setting| setting.fits == Some(false));
     let tile_that_fits = nothing_fits.then(|| tile_that_fits(&chosen, memory_bytes)).flatten();
@@ -97,7 +113,7 @@ pub(super) fn advise(args: &AdviseArgs, catalogue: &Catalogue, terminal: &mut Te
         notes,
     };
     answer.note_what_is_left_out(&chosen);
-    if args.case.json {
+    if args.json {
         terminal.json(&answer)?
     } else {
         print(&answer, &chosen, terminal)?
@@ -113,15 +129,20 @@ fn advice_for(chosen: &Chosen<'_>, case: Case, memory_bytes: Option<u64>) -> Res
             "model `{key}` is known by its size alone, so it has no program: give it an architecture"
         ))
     })?;
-    let context_bytes = chosen.family.devices.iter().map(|device| device.context_bytes).max();
     let question = Question {
         architecture,
         case,
         execution: chosen.execution_of_its_own(),
-        context_bytes: context_bytes.unwrap_or(USUAL_CONTEXT_BYTES),
+        beside: Vec::new(),
+        context_bytes: context_bytes(chosen.family),
         memory_bytes,
     };
     ask(&question).map_err(|error| CliError::Value(error.to_string()))
+}
+
+/// What is reckoned for the context on a family's cards.
+fn context_bytes(family: &Family) -> u64 {
+    family.devices.iter().map(|device| device.context_bytes).max().unwrap_or(USUAL_CONTEXT_BYTES)
 }
 
 /// The largest tile with which some setting fits; none for what is tiled already, and for what cannot be.
@@ -149,14 +170,13 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
     }
     terminal.line(format!(
         "Peaks are beyond weights, inputs and libraries' workspaces; the least card has them in it ({} in {}, and {}), \
-         and {} for the context. What cuDNN and cuBLAS take outside the allocator is not in it: 80 MiB on an H200, and 166 MiB \
-         in PyTorch's first operation there.",
+         and {} for the context. {OUTSIDE}",
         Bytes(*weights_bytes),
         answer.case.dtype,
         Bytes(*workspaces_bytes),
         Bytes(*context_bytes)
     ))?;
-    terminal.line("≤: the driver's pool has no public policy; its figures are upper bounds.")?;
+    terminal.line(BOUND)?;
     for line in meanings(&answer.advice) {
         terminal.line(line)?;
     }

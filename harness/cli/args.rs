@@ -48,9 +48,9 @@ pub enum Command {
     /// Show an operation's tensors over time and which layer makes the peak.
     #[command(after_help = "Example:\n  headroom program sdxl vae_decode --size 1024x1024 --html decode.html")]
     Program(ProgramArgs),
-    /// Say which allocator setting needs least for one operation, and whether it fits.
+    /// Say which allocator setting needs least for one operation or a whole generation, and whether it fits.
     #[command(
-        after_help = "Example:\n  headroom advise --family sdxl --operation vae_decode --dtype fp16 --size 1024x1024 --memory 12GiB"
+        after_help = "Examples:\n  headroom advise --family sdxl --operation vae_decode --dtype fp16 --size 1024x1024 --memory 12GiB\n  headroom advise --family sdxl --memory 12GiB"
     )]
     Advise(AdviseArgs),
     /// Replay a PyTorch memory snapshot, a recording or an out-of-memory message under other settings.
@@ -153,22 +153,22 @@ pub struct CheckArgs {
 #[derive(Debug, Args)]
 pub struct SizedArgs {
     /// The model, where a family runs the operation on several.
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", requires = "operation")]
     pub model: Option<String>,
     /// Pixels, as WIDTHxHEIGHT; every operation but text_encode needs it.
-    #[arg(long, value_name = "WxH", value_parser = parse_size)]
+    #[arg(long, value_name = "WxH", value_parser = parse_size, requires = "operation")]
     pub size: Option<(u32, u32)>,
     /// Frames of a video.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "operation")]
     pub frames: u32,
     /// How many at once.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "operation")]
     pub batch: u32,
     /// Tokens of a text; text_encode needs it.
-    #[arg(long, conflicts_with = "size")]
+    #[arg(long, conflicts_with = "size", requires = "operation")]
     pub tokens: Option<u32>,
     /// Options such as `tile=512`, `overlap=25`, `attention=math`, `layout=channels_last`.
-    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option)]
+    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = parse_option, requires = "operation")]
     pub options: Vec<(String, String)>,
 }
 
@@ -212,14 +212,26 @@ pub struct EstimateArgs {
 /// Arguments of `advise`.
 #[derive(Debug, Args)]
 pub struct AdviseArgs {
-    /// The case.
+    /// The family.
+    #[arg(long, value_name = "NAME")]
+    pub family: String,
+    /// The operation; without it the whole of a generation, by the family's pipeline.
+    #[arg(long, requires = "dtype")]
+    pub operation: Option<Operation>,
+    /// The element type.
+    #[arg(long, requires = "operation")]
+    pub dtype: Option<DType>,
+    /// Which of its models, at which size, run how.
     #[command(flatten)]
-    pub case: CaseArgs,
+    pub sized: SizedArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
     /// The card's memory.
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<Bytes>,
     /// The allocator in use now, to say what a change saves.
-    #[arg(long)]
+    #[arg(long, requires = "operation")]
     pub allocator: Option<AllocatorKind>,
 }
 
