@@ -102,13 +102,24 @@ impl OutputFolder {
     }
 }
 
-/// Writes a file whole or not at all: temporary name beside it, synced, renamed.
+/// Writes a file whole or not at all: temporary name beside it, synced, renamed. A link is followed: the file that it leads
+/// to is replaced, and the link stays. What is there and no regular file (a pipe, a device) is written into as it is.
 ///
 /// # Errors
-/// When the system refuses; what stood there is then untouched.
+/// When the system refuses; a file that stood there is then untouched.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> {
     let io = |source| OutputError::Io { path: path.to_owned(), source };
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() => {
+            let mut open = File::options().write(true).open(path).map_err(io)?;
+            open.write_all(content).map_err(io)?;
+            return Ok(path.to_owned());
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let target = followed(path);
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     mutant!(
         "report_not_atomic",
         "a reader finds half a report when the writer is killed",
@@ -118,7 +129,7 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
             let _ = file.as_file().try_lock();
             file.write_all(content).map_err(io)?;
             file.as_file().sync_all().map_err(io)?;
-            file.persist(path).map_err(|error| io(error.error))?;
+            file.persist(&target).map_err(|error| io(error.error))?;
         },
         wrong: {
             let mut file = File::create(path).map_err(io)?;
@@ -126,6 +137,15 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         },
     );
     Ok(path.to_owned())
+}
+
+/// Where links lead from `path`, to a file or to none yet. The system has found that they end.
+fn followed(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    while let Ok(link) = std::fs::read_link(&target) {
+        target = target.parent().unwrap_or(Path::new("")).join(link);
+    }
+    target
 }
 
 /// A temporary file that others may read, as they may any other file of the folder.

@@ -248,7 +248,7 @@ pub struct ProgramArgs {
     /// Which of its models, at which size, run how.
     #[command(flatten)]
     pub sized: SizedArgs,
-    /// Write a chart here.
+    /// Write a chart here. A link is followed, a pipe or device (`/dev/stdout`) is written into.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON.
@@ -274,7 +274,7 @@ pub struct ReplayArgs {
     /// Leave the paths of source files out.
     #[arg(long)]
     pub redact: bool,
-    /// Write a page with charts here, for a snapshot.
+    /// Write a page with charts here, for a snapshot. A link is followed, a pipe or device (`/dev/stdout`) is written into.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON.

@@ -8,6 +8,8 @@ mod html;
 mod import_public;
 mod import_windows;
 mod merging;
+#[cfg(unix)]
+mod output_targets;
 mod recorded;
 mod redaction;
 mod report_files;
@@ -26,6 +28,8 @@ fn every_claim() -> impl Iterator<Item = &'static Claim> {
         import_public::ALL,
         import_windows::ALL,
         merging::ALL,
+        #[cfg(unix)]
+        output_targets::ALL,
         redaction::ALL,
         report_files::ALL,
         ship::ALL,
