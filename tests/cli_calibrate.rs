@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use binary::{UNAVAILABLE, bytes, command, headroom, list, refused, text};
+use binary::{UNAVAILABLE, bytes, command, contents, headroom, list, refused, root, text};
 use headroom_base::Bytes;
 use serde_json::Value;
 
@@ -42,6 +42,31 @@ fn calibrations_into_one_store_at_once_are_all_kept_and_never_mixed() {
         assert_eq!(runs, (0..attempt["planned_runs"].as_u64().unwrap()).collect::<Vec<_>>(), "{attempt}");
         assert!(own.iter().all(|window| window["environment"] == attempt["environment"]), "{attempt}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn where_a_file_cannot_grow_the_runs_before_are_kept_and_it_is_said_how_many_and_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
+    let calibrate = |store| command(&["calibrate", "--family", "taesd", "--device", "24GiB", "--store", text(store)]);
+    assert!(calibrate(&whole).output().unwrap().status.success());
+    let record_bytes = contents(&whole).iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+    // A shell counts in blocks of 512 bytes or of 1,024: a quarter of the whole record, or a half of it.
+    let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", record_bytes / 4 / 512);
+    let inner = calibrate(&cut);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &limited]).arg(inner.get_program()).args(inner.get_args());
+    let ran = shell.current_dir(root()).output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(6), "{said}");
+    let record = record(&cut);
+    let (kept, planned) = (list(&record, "windows").len(), &list(&record, "attempts")[0]["planned_runs"]);
+    let (file, _) = contents(&cut).into_iter().find(|(_, bytes)| !bytes.is_empty()).unwrap();
+    assert!(kept > 0, "{said}");
+    assert!(said.contains(&format!("vae: {kept} of {planned} runs are kept in {} and join", file.display())), "{said}");
+    assert!(said.contains(&format!("cannot write {}: ", file.display())), "{said}");
+    assert!(!said.contains(".tmp: ") && !said.contains("nothing was changed"), "{said}");
 }
 
 #[test]

@@ -73,9 +73,10 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
         }
         let bench = subject.bench(&Setup::default()).map_err(|error| CliError::Value(error.to_string()))?;
         let progress = Progress::new(&model.key, terminal);
-        let mut journal = Kept { store: args.store.as_deref().map(Store::open), subject, progress };
-        let calibration = measure(&bench, measured, (name(&subject, model), record()?), ground, &mut journal)?;
-        journal.progress.finish();
+        let mut journal = Kept { store: args.store.as_deref().map(Store::open), subject, progress, kept: (0, 0) };
+        let calibration = measure(&bench, measured, (name(&subject, model), record()?), ground, &mut journal);
+        journal.finish(calibration.is_err());
+        let calibration = calibration?;
         // A simulated card's figures are exact; of an attached one it is said whether a person saw its reader agree.
         let method_verified = bench.session.cache().device().reader_verified();
         let platform = Platform { supported: true, generation_devices: 1, method_verified };
@@ -134,6 +135,24 @@ struct Kept<'s, 't, 'w> {
     store: Option<Store>,
     subject: Subject<'s>,
     progress: Progress<'t, 'w>,
+    /// How many runs of the attempt are in the store, of how many planned.
+    kept: (usize, u32),
+}
+
+impl Kept<'_, '_, '_> {
+    /// Says what stays of an attempt that broke off.
+    fn finish(self, broke_off: bool) {
+        let Self { store, subject, progress, kept: (runs, planned) } = self;
+        let model = progress.model.clone();
+        let terminal = progress.finish();
+        if let (true, Some(store)) = (broke_off && runs > 0, store) {
+            let path = store.path(&subject.class());
+            terminal.remark(format!(
+                "{model}: {runs} of {planned} runs are kept in {} and join no fit, because the attempt broke off",
+                path.display()
+            ));
+        }
+    }
 }
 
 impl Journal for Kept<'_, '_, '_> {
@@ -153,6 +172,7 @@ impl Journal for Kept<'_, '_, '_> {
     fn stands(&mut self, attempt: &Attempt, windows: &[Window]) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         store.update(&self.subject.class(), |record| record.keep_progress(attempt.clone(), windows.to_vec()))??;
+        self.kept = (windows.len(), attempt.planned_runs);
         Ok(())
     }
 }
@@ -238,9 +258,10 @@ impl<'t, 'w> Progress<'t, 'w> {
         }
     }
 
-    fn finish(self) {
+    fn finish(self) -> &'t mut Terminal<'w> {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
+        self.terminal
     }
 }

@@ -75,7 +75,7 @@ pub enum StoreError {
         waited: Duration,
     },
     /// The operating system refused.
-    #[error("cannot {action} {path}: {source}; nothing was changed")]
+    #[error("cannot {action} {path}: {source}; what was kept there before is unchanged")]
     Io {
         /// What was to be done.
         action: &'static str,
@@ -93,7 +93,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// An attempt cannot be kept as it is.
-    #[error("{0}; nothing was changed")]
+    #[error("{0}; what was kept before is unchanged")]
     Attempt(#[from] AttemptError),
 }
 
@@ -230,7 +230,7 @@ impl Store {
         );
         self.disk.write_synced(target, bytes).map_err(|source| {
             self.discard(&temporary);
-            StoreError::Io { action: "write", path: target.clone(), source }
+            StoreError::Io { action: "write", path: path.clone(), source }
         })?;
         if *target == temporary {
             self.rename(&temporary, &path).map_err(|source| {

@@ -296,7 +296,10 @@ fn a_full_disk_leaves_the_old_file() {
     assert!(
         matches!(&error, StoreError::Io { action: "write", source, .. } if source.kind() == io::ErrorKind::StorageFull)
     );
-    assert!(!changed && error.to_string().contains("nothing was changed"), "{error}");
+    let text = error.to_string();
+    assert!(!changed && text.contains("what was kept there before is unchanged"), "{text}");
+    let file = format!("{}.json: ", device().file_stem());
+    assert!(text.contains(&file) && !text.contains(".tmp: "), "{text}");
     #[cfg(target_os = "linux")]
     {
         let error = RealDisk.write_synced(Path::new("/dev/full"), b"record").unwrap_err();
