@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use headroom_reports::{Check, Outcome, Provenance, Report, Trust};
+use headroom_reports::{Check, FormatVersion, Provenance, Report, Trust};
 use rayon::prelude::*;
 
 use crate::checks;
@@ -31,12 +31,16 @@ impl SoFar<'_> {
         self.ended.len()
     }
 
-    /// The report as it would be if the run were stopped now, which it says: what has not ended is ignored.
+    /// The report as it would be if the run were stopped now, which it says: what has not ended was not run.
     pub fn report(&self) -> Report {
+        self.stopped("the run was stopped before its end")
+    }
+
+    fn stopped(&self, why: &str) -> Report {
         let mut ended = self.ended.clone();
         for (index, trial) in self.trials.iter().enumerate() {
             if !self.ended.iter().any(|(known, _)| *known == index) {
-                ended.push((index, trial.not_ended()));
+                ended.push((index, trial.not_run(why)));
             }
         }
         gathered(Provenance { stopped: true, ..self.provenance.clone() }, ended)
@@ -102,6 +106,7 @@ fn gathered(provenance: Provenance, mut ended: Vec<(usize, Ended)>) -> Report {
         report.families.extend(summaries);
         report.trials.push(Check { notes, ..check });
     }
+    report.format = FormatVersion::of(&report.trials);
     report
 }
 
@@ -119,17 +124,6 @@ pub fn provenance(arguments: Vec<String>) -> Provenance {
         trust,
         withdrawn: None,
         stopped: false,
-    }
-}
-
-/// What a run came to: failed where anything did, busy where only a card could not be had, ignored where nothing could
-/// be run here.
-pub fn verdict(report: &Report) -> Outcome {
-    match (report.count(Outcome::Failed), report.count(Outcome::Busy), report.count(Outcome::Passed)) {
-        (0, 0, 0) => Outcome::Ignored,
-        (0, 0, _) => Outcome::Passed,
-        (0, _, _) => Outcome::Busy,
-        _ => Outcome::Failed,
     }
 }
 

@@ -200,10 +200,9 @@ impl Trial {
         Ended { check: Check { seconds: started.elapsed().as_secs_f64(), ..self.told(outcome, message) }, evidence }
     }
 
-    /// What is said of it where the run was stopped before its end.
-    pub(crate) fn not_ended(&self) -> Ended {
-        let message = "the run was stopped before its end".to_owned();
-        Ended { check: self.told(Outcome::Ignored, Some(message)), evidence: Evidence::default() }
+    /// What is said of it where the run ended before it had.
+    pub(crate) fn not_run(&self, why: &str) -> Ended {
+        Ended { check: self.told(Outcome::NotRun, Some(why.to_owned())), evidence: Evidence::default() }
     }
 
     fn told(&self, outcome: Outcome, message: Option<String>) -> Check {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use headroom_base::mutant;
 use serde::{Deserialize, Serialize};
 
-use crate::report::Report;
+use crate::report::{Check, Outcome, Report};
 
 /// The version this program writes and the newest it reads.
 ///
-/// Version 2 added whether a run was stopped, and in merged reports which report a trial comes from.
-pub const FORMAT_VERSION: u32 = 2;
+/// Version 2 added whether a run was stopped, and in merged reports which report a trial comes from; version 3 trials that
+/// were not run because of that.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Two numbers at the head of a report. A change that older programs survive raises `version` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,15 @@ pub struct FormatVersion {
 impl FormatVersion {
     /// What this program writes.
     pub const CURRENT: Self = Self { version: FORMAT_VERSION, readable_by: 1 };
+
+    /// What this program writes of trials that were not run, an outcome which older programs do not know.
+    pub const WITH_NOT_RUN: Self = Self { version: FORMAT_VERSION, readable_by: 3 };
+
+    /// What this program writes of these trials.
+    pub fn of(trials: &[Check]) -> Self {
+        let any = trials.iter().any(|trial| trial.outcome == Outcome::NotRun);
+        if any { Self::WITH_NOT_RUN } else { Self::CURRENT }
+    }
 
     /// Whether this program can read it.
     pub const fn is_readable(self) -> bool {

@@ -13,7 +13,8 @@ use crate::report::{Check, Outcome, Provenance, Report};
 /// When the XML writer fails.
 pub fn to_xml(report: &Report) -> Result<String, SerializeError> {
     let mut xml = quick_junit::Report::new("headroom");
-    let stopped: Vec<TestCase> = report.provenance.iter().filter(|from| from.stopped).map(stopped).collect();
+    let stopped: Vec<TestCase> =
+        report.provenance.iter().filter(|from| from.stopped).map(|from| stopped(from, report)).collect();
     if !stopped.is_empty() {
         let mut suite = TestSuite::new("the run");
         suite.add_test_cases(stopped);
@@ -42,9 +43,12 @@ fn by_suite(trials: &[Check]) -> Vec<Vec<&Check>> {
     suites
 }
 
-fn stopped(from: &Provenance) -> TestCase {
+fn stopped(from: &Provenance, report: &Report) -> TestCase {
+    let of_it = |trial: &&Check| trial.report_id.as_ref().is_none_or(|id| *id == from.report_id);
+    let not_run = report.trials.iter().filter(of_it).find(|trial| trial.outcome == Outcome::NotRun);
+    let why = not_run.and_then(|trial| trial.message.as_deref()).unwrap_or("the run was stopped before its end");
     let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
-    status.set_message(format!("the run of report {} was stopped before its end", from.report_id));
+    status.set_message(format!("report {}: {why}", from.report_id));
     let mut case = TestCase::new("came to its end", status);
     case.set_classname("the run");
     case
@@ -53,7 +57,7 @@ fn stopped(from: &Provenance) -> TestCase {
 fn case(trial: &Check) -> TestCase {
     let mut status = match trial.outcome {
         Outcome::Passed => TestCaseStatus::success(),
-        Outcome::Ignored => TestCaseStatus::skipped(),
+        Outcome::Ignored | Outcome::NotRun => TestCaseStatus::skipped(),
         Outcome::Failed => TestCaseStatus::non_success(NonSuccessKind::Failure),
         Outcome::Busy => TestCaseStatus::non_success(NonSuccessKind::Error),
     };

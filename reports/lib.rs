@@ -23,7 +23,7 @@ pub mod summary;
 pub mod verdicts;
 
 pub use family_summary::{Coverage, EstimateRecord, FamilySummary, FitRecord, Tally};
-pub use format::{FORMAT_VERSION, ReadReportError, read_report};
+pub use format::{FORMAT_VERSION, FormatVersion, ReadReportError, read_report};
 pub use output::{OutputError, OutputFolder};
 pub use redact::Redaction;
 pub use report::{

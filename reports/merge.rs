@@ -38,13 +38,14 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
     if reports.is_empty() {
         return Err(MergeError::Nothing);
     }
+    let trials = merged_trials(reports)?;
     let mut merged = Report {
-        format: FormatVersion::CURRENT,
+        format: FormatVersion::of(&trials),
         provenance: merged_provenance(reports)?,
         devices: reports.iter().flat_map(|report| report.devices.clone()).collect(),
         attempts: merged_attempts(reports)?,
         windows: merged_windows(reports)?,
-        trials: merged_trials(reports)?,
+        trials,
         families: reports.iter().flat_map(|report| report.families.clone()).collect(),
         mutants: merged_mutants(reports),
     };

@@ -16,9 +16,9 @@ struct Copy {
 }
 
 impl Copy {
-    /// Whether the trial had not ended when this copy was written.
+    /// Whether the trial had not ended when this copy was written. Older programs called such a trial ignored.
     fn gives_way(&self) -> bool {
-        self.stopped && self.trial.outcome == Outcome::Ignored
+        self.stopped && matches!(self.trial.outcome, Outcome::NotRun | Outcome::Ignored)
     }
 }
 

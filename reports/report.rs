@@ -65,7 +65,7 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
     /// Whether the run was stopped before its end. Every report that is written while trials still run says so, and the
-    /// last one takes its place; trials that had not ended stand in it as ignored.
+    /// last one takes its place; trials that had not ended stand in it as not run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
@@ -146,6 +146,8 @@ pub enum Outcome {
     Failed,
     /// The device was busy with another process's work, so nothing can be said.
     Busy,
+    /// The run ended before this trial had: nothing can be said.
+    NotRun,
     /// Not run: there is no such device here, or it was filtered out.
     Ignored,
     /// All of it holds.
@@ -154,13 +156,14 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, the ones to look at first.
-    pub const ALL: [Self; 4] = [Self::Failed, Self::Busy, Self::Ignored, Self::Passed];
+    pub const ALL: [Self; 5] = [Self::Failed, Self::Busy, Self::NotRun, Self::Ignored, Self::Passed];
 
     /// The name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Busy => "busy",
+            Self::NotRun => "not run",
             Self::Ignored => "ignored",
             Self::Passed => "passed",
         }
@@ -294,6 +297,18 @@ impl Report {
     /// How many trials ended so.
     pub fn count(&self, outcome: Outcome) -> usize {
         self.trials.iter().filter(|trial| trial.outcome == outcome).count()
+    }
+
+    /// How many trials ended how, what to look at first before the rest: `1 failed`, `0 busy` and so on. Trials that were
+    /// not run are named only where there are any: in a whole report there are none.
+    pub fn counts(&self) -> Vec<String> {
+        let named = Outcome::ALL.into_iter().filter(|o| *o != Outcome::NotRun || self.count(*o) > 0);
+        named.map(|outcome| format!("{} {}", self.count(outcome), outcome.name())).collect()
+    }
+
+    /// What the first trial says that ended so: of trials that were not run or ignored, mostly why all of them were.
+    pub fn first_message(&self, outcome: Outcome) -> Option<&str> {
+        self.trials.iter().find(|trial| trial.outcome == outcome)?.message.as_deref()
     }
 
     /// Whether everything was looked at that was to be, and nothing failed: no trial, and no mutant survived.

@@ -39,9 +39,10 @@ fn within(sections: Vec<String>, largest_bytes: usize) -> String {
 
 fn verdict(report: &Report) -> String {
     let mut text = format!("# headroom: {}\n\n", report.headline());
-    let counts: Vec<_> =
-        Outcome::ALL.iter().map(|outcome| format!("{} {}", report.count(*outcome), outcome.name())).collect();
-    let _ = writeln!(text, "{} trials: {}.", report.trials.len(), counts.join(", "));
+    let _ = writeln!(text, "{} trials: {}.", report.trials.len(), report.counts().join(", "));
+    if let Some(why) = report.first_message(Outcome::NotRun) {
+        let _ = writeln!(text, "Not run: {}.", cell(why));
+    }
     let counted = report.windows.iter().filter(|record| record.counting.counts()).count();
     let _ = writeln!(text, "{} windows, {counted} of them count.", report.windows.len());
     for from in &report.provenance {

@@ -115,6 +115,26 @@ fn a_run_that_is_killed_leaves_a_report_that_says_so_in_the_place_of_an_earlier_
 }
 
 #[test]
+fn a_run_that_is_killed_has_kept_what_ended_before_and_calls_the_rest_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = run(folder.path(), &["--family", "sdxl", "--family", "flux", "--family", "wan"]);
+    let mut running = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let ended = || read_report(&folder.path().join("report.json")).map_or(0, |report| report.count(Outcome::Passed));
+    while ended() == 0 {
+        assert!(running.try_wait().unwrap().is_none(), "it ended before it kept anything");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let stopped = report(folder.path());
+    assert!(stopped.is_stopped() && stopped.count(Outcome::Passed) > 0 && stopped.count(Outcome::NotRun) > 0);
+    for trial in &stopped.trials {
+        let says_stopped = trial.message.as_deref() == Some("the run was stopped before its end");
+        assert_eq!(says_stopped, trial.outcome == Outcome::NotRun, "{}", trial.name());
+    }
+}
+
+#[test]
 fn shards_begun_together_merge_into_one_report_of_every_trial() {
     let folder = tempfile::tempdir().unwrap();
     let part = |index: u32| folder.path().join(index.to_string());

@@ -30,7 +30,7 @@ fn annotations(report: &Report) -> Vec<String> {
             command("error", &trial.name(), trial.message.as_deref().unwrap_or("it does not hold"))
         });
     let stopped = report.provenance.iter().filter(|from| from.stopped).map(|from| {
-        let text = format!("{}: trials that had not ended stand in it as ignored", from.report_id);
+        let text = format!("{}: trials that had not ended stand in it as not run", from.report_id);
         command("warning", "the run was stopped before its end", &text)
     });
     let grades = report.mutants.iter().flat_map(|mutants| mutants.survivors());

@@ -24,6 +24,7 @@ mod run;
 mod ship;
 mod stored;
 mod terminal;
+mod totals;
 
 use std::io;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use headroom_base::Bytes;
-use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Report, Tally};
+use headroom_reports::{Coverage, FamilySummary, Outcome, OutputFolder, Redaction, Report, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::annotations::annotate;
@@ -17,8 +17,9 @@ use super::exit::Exit;
 use super::place::is_gpu;
 use super::redaction::redaction;
 use super::terminal::Terminal;
+use super::totals::{exit_of, print_totals};
 use crate::catalogue::device_of;
-use crate::run::{begun, provenance, run_trials};
+use crate::run::{SoFar, begun, provenance, run_trials};
 use crate::shard::Shard;
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
@@ -26,8 +27,8 @@ use crate::world::World;
 /// Trials between two lines of progress where nobody watches.
 const PLAIN_PROGRESS_EVERY: usize = 50;
 
-/// How often what was seen is written while trials still run, so that a run which is stopped loses little.
-const KEPT_EVERY: Duration = Duration::from_secs(20);
+/// Writing what was seen while trials still run may take one part in so many of the time they run.
+const WRITING_SHARE: u32 = 20;
 
 /// Runs the chosen families, writes the report, prints a table per family and says where the report is.
 ///
@@ -46,15 +47,10 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         terminal.line(devices_used(&world, &chosen))?;
     }
     let progress = Progress::new(chosen.len(), terminal.is_interactive());
-    let written_at = Mutex::new(Instant::now());
+    let interim = Interim { folder: &folder, redaction: &redaction, begun: Instant::now(), spent: Mutex::default() };
     let report = run_trials(&chosen, from, &|ended, so_far| {
         progress.told(ended, so_far.count());
-        let mut written_at = written_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if written_at.elapsed() >= KEPT_EVERY {
-            // A report that cannot be written now is written, or complained of, at the end.
-            let _ = folder.write_report(&so_far.report(), &redaction);
-            *written_at = Instant::now();
-        }
+        interim.told(so_far);
     });
     progress.finish();
     let written = folder.write_report(&report, &redaction)?;
@@ -66,12 +62,7 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         terminal.line(format!("\nReport: {names}"))?;
     }
     annotate(&report, args.json, terminal)?;
-    Ok(match crate::run::verdict(&report) {
-        // Where nothing can be run nothing has failed: `HEADROOM_REQUIRE_GPU` is there for who needs more.
-        Outcome::Passed | Outcome::Ignored => Exit::Success,
-        Outcome::Busy => Exit::Busy,
-        Outcome::Failed => Exit::CheckFailed,
-    })
+    Ok(exit_of(&report))
 }
 
 /// Which devices these trials run on, in a sentence.
@@ -161,6 +152,28 @@ fn arguments_of(args: &RunArgs) -> Vec<String> {
     std::iter::once("run".to_owned()).chain(families).chain(devices).collect()
 }
 
+/// Writes what was seen while trials still run, so that a run which is stopped loses little: after each trial, or where
+/// that would slow the run, after as many as leave it the share of its time.
+struct Interim<'a> {
+    folder: &'a OutputFolder,
+    redaction: &'a Redaction,
+    begun: Instant,
+    spent: Mutex<Duration>,
+}
+
+impl Interim<'_> {
+    fn told(&self, so_far: &SoFar<'_>) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        if *spent * WRITING_SHARE > self.begun.elapsed() {
+            return;
+        }
+        let from = Instant::now();
+        // A report that cannot be written now is written, or complained of, at the end.
+        let _ = self.folder.write_report(&so_far.report(), self.redaction);
+        *spent += from.elapsed();
+    }
+}
+
 /// A bar where somebody watches, now and then a line where nobody does.
 struct Progress {
     bar: ProgressBar,
@@ -207,18 +220,7 @@ fn print(report: &Report, terminal: &mut Terminal<'_>) -> io::Result<()> {
         print_outcomes(report, family, terminal)?;
         print_reservations(report, family, terminal)?;
     }
-    for trial in report.trials.iter().filter(|trial| matches!(trial.outcome, Outcome::Failed | Outcome::Busy)) {
-        let message = trial.message.as_deref().unwrap_or_default();
-        terminal.line(format!("\n{} {}: {message}", trial.outcome.name(), trial.name()))?;
-    }
-    let counts = Outcome::ALL.into_iter().rev().map(|outcome| format!("{} {}", report.count(outcome), outcome.name()));
-    let ignored = report.trials.iter().find(|trial| trial.outcome == Outcome::Ignored);
-    let reason = ignored.and_then(|trial| trial.message.clone()).map(|text| format!(" ({text})")).unwrap_or_default();
-    terminal.line(format!("\n{} trials: {}{reason}", report.trials.len(), counts.collect::<Vec<_>>().join(", ")))?;
-    if report.only_ignored() {
-        terminal.line(format!("{}.", report.headline()))?;
-    }
-    Ok(())
+    print_totals(report, terminal)
 }
 
 fn print_outcomes(report: &Report, family: &str, terminal: &mut Terminal<'_>) -> io::Result<()> {

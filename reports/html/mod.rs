@@ -24,7 +24,7 @@ pub fn to_html(report: &Report) -> String {
     let mark = if report.holds() { "good" } else { "bad" };
     let mut body = format!("<h1>headroom: <span class=\"{mark}\">{verdict}</span></h1>\n");
     body.push_str(&origin(report));
-    body.push_str(&trials(&report.trials));
+    body.push_str(&trials(report));
     body.push_str(&report.mutants.as_ref().map(mutants::section).unwrap_or_default());
     body.push_str(&families::sections(report));
     body.push_str(&windows(&report.windows));
@@ -79,13 +79,12 @@ fn origin(report: &Report) -> String {
     html
 }
 
-fn trials(trials: &[Check]) -> String {
+fn trials(report: &Report) -> String {
+    let trials = &report.trials;
     if trials.is_empty() {
         return String::new();
     }
-    let count = |outcome| trials.iter().filter(|trial| trial.outcome == outcome).count();
-    let counts: Vec<String> = Outcome::ALL.iter().map(|o| format!("{} {}", count(*o), o.name())).collect();
-    let mut html = format!("<h2>Trials</h2>\n<p>{} trials: {}.</p>\n", trials.len(), counts.join(", "));
+    let mut html = format!("<h2>Trials</h2>\n<p>{} trials: {}.</p>\n", trials.len(), report.counts().join(", "));
     let mut ordered: Vec<&Check> = trials.iter().collect();
     ordered.sort_by(|left, right| left.outcome.cmp(&right.outcome).then_with(|| left.name().cmp(&right.name())));
     let (passed, others): (Vec<&Check>, Vec<&Check>) =
@@ -113,7 +112,7 @@ fn trial_table(trials: &[&Check]) -> String {
         let mark = match trial.outcome {
             Outcome::Failed => "bad",
             Outcome::Busy => "warn",
-            Outcome::Ignored => "muted",
+            Outcome::NotRun | Outcome::Ignored => "muted",
             Outcome::Passed => "good",
         };
         [

@@ -19,6 +19,7 @@ crate::claims![
     a_newer_report_that_is_still_readable_is_read,
     junit_says_what_failed_and_never_that_an_ignored_trial_passed,
     every_file_of_a_stopped_run_says_so_first_and_none_says_that_all_holds,
+    a_run_that_could_not_begin_says_why_in_every_file,
     a_run_of_which_every_trial_was_ignored_is_not_said_to_hold,
     the_summary_starts_with_the_verdict_and_the_failures,
     a_summary_of_a_hundred_thousand_failures_still_fits,
@@ -180,7 +181,7 @@ fn a_report_that_cannot_be_used_is_refused_by_name_and_left_alone() {
 
 fn a_newer_report_that_is_still_readable_is_read() {
     let text = headroom_reports::output::to_json(&report()).unwrap().replacen(
-        r#""version": 2"#,
+        r#""version": 3"#,
         r#""new_field": [1], "version": 7"#,
         1,
     );
@@ -211,6 +212,7 @@ fn every_file_of_a_stopped_run_says_so_first_and_none_says_that_all_holds() {
     let mut stopped = report();
     stopped.provenance[0].stopped = true;
     stopped.trials.retain(|trial| matches!(trial.outcome, Outcome::Passed | Outcome::Ignored));
+    stopped.trials.push(trial("late", Outcome::NotRun, Some("the run was stopped before its end")));
     let merged = headroom_reports::merge::merge(std::slice::from_ref(&stopped)).unwrap();
     for report in [stopped, merged] {
         assert!(!report.holds());
@@ -225,11 +227,25 @@ fn every_file_of_a_stopped_run_says_so_first_and_none_says_that_all_holds() {
             let head = text.find(before).map_or(text.as_str(), |end| &text[..end]);
             assert!(head.contains(says), "{name}: {head}");
         }
-        assert!(junit::to_xml(&report).unwrap().contains(r#"tests="3" skipped="1" failures="0" errors="1""#));
+        assert!(junit::to_xml(&report).unwrap().contains(r#"tests="4" skipped="2" failures="0" errors="1""#));
+        assert!(summary::to_markdown(&report).contains("3 trials: 0 failed, 0 busy, 1 not run, 1 ignored, 1 passed."));
     }
     let mut failed = report();
     failed.provenance[0].stopped = true;
     assert!(summary::to_markdown(&failed).starts_with("# headroom: something does not hold, and the run was stopped"));
+}
+
+fn a_run_that_could_not_begin_says_why_in_every_file() {
+    let why = "no GPU to run on: no driver";
+    let mut report = report();
+    report.provenance[0].stopped = true;
+    report.trials = vec![trial("plan", Outcome::NotRun, Some(why)), trial("demand", Outcome::NotRun, Some(why))];
+    for (name, text) in heads(&report) {
+        assert!(text.contains(why) && !text.contains("all holds"), "{name}: {text}");
+    }
+    let xml = junit::to_xml(&report).unwrap();
+    let (error, _) = xml.split_once("<testsuite name=\"sdxl").unwrap();
+    assert!(error.contains(&format!("report r1: {why}")) && xml.contains(r#"failures="0" errors="1""#), "{xml}");
 }
 
 fn a_run_of_which_every_trial_was_ignored_is_not_said_to_hold() {
