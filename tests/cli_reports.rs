@@ -105,7 +105,10 @@ fn a_run_that_is_killed_leaves_a_report_that_says_so_in_the_place_of_an_earlier_
     assert!(stopped.is_stopped() && stopped.trials.len() > 100);
     let merged = folder.path().join("merged");
     let merge = headroom(&["merge", text(&folder.path().join("report.json")), "--output", text(&merged)]);
-    assert!(merge.code == 0 && merge.stdout.contains("the run was stopped before its end"), "{}", merge.stdout);
+    assert!(merge.code == 1 && merge.stdout.contains("the run was stopped before its end"), "{}", merge.stdout);
+    let id = &stopped.provenance[0].report_id;
+    let again = format!("{id} was stopped: run it again (headroom run) and merge the new report in its place");
+    assert!(merge.stdout.contains(&again) && merge.stdout.contains(" not run, "), "{}", merge.stdout);
     for folder in [folder.path(), &merged] {
         for name in ["summary.md", "index.html", "junit.xml"] {
             let text = std::fs::read_to_string(folder.join(name)).unwrap();
@@ -131,6 +134,30 @@ fn a_run_that_is_killed_has_kept_what_ended_before_and_calls_the_rest_not_run() 
     for trial in &stopped.trials {
         let says_stopped = trial.message.as_deref() == Some("the run was stopped before its end");
         assert_eq!(says_stopped, trial.outcome == Outcome::NotRun, "{}", trial.name());
+    }
+}
+
+#[test]
+fn merged_reports_end_as_one_run_of_all_their_trials_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let families = strict_family(folder.path());
+    let [good, bad, merged] = ["good", "bad", "merged"].map(|name| folder.path().join(name));
+    let small = ["--family", "taesd", "--device", "8gib"];
+    assert_eq!(run(&good, &small).output().unwrap().status.code(), Some(0));
+    let failed = run(&bad, &[&["--families", text(&families)], &small[..]].concat()).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
+    let [good, bad] = [good, bad].map(|folder| folder.join("report.json"));
+    let of = |reports: &[&Path]| {
+        let reports: Vec<&str> = reports.iter().map(|path| text(path)).collect();
+        headroom(&[&["merge", "--output", text(&merged)], &reports[..]].concat())
+    };
+    let alone = of(&[&good]);
+    assert!(alone.code == 0 && alone.stdout.contains(", 0 failed"), "{}{}", alone.stdout, alone.stderr);
+    let both = of(&[&good, &bad]);
+    let trials: usize = [&good, &bad].map(|path| read_report(path).unwrap().trials.len()).iter().sum();
+    assert_eq!(both.code, 1, "{}{}", both.stdout, both.stderr);
+    for words in [format!("\n{trials} trials: "), ", 1 failed".into(), "\nfailed taesd::8gib::calibration: ".into()] {
+        assert!(both.stdout.contains(&words), "`{words}`: {}", both.stdout);
     }
 }
 

@@ -61,8 +61,8 @@ pub enum Command {
         after_help = "Examples:\n  headroom ship --check\n  headroom ship mine/report.json theirs/report.json tests/data/h200/windows.jsonl tests/data/h200/windows-options.jsonl"
     )]
     Ship(ShipArgs),
-    /// Merge reports of several machines into one.
-    #[command(after_help = "Example:\n  headroom merge a/report.json b/report.json --output merged")]
+    /// Merge reports of several machines into one, and end as one run of all their trials would.
+    #[command(after_help = MERGE_HELP)]
     Merge(MergeArgs),
     /// Run the family checks under every named wrong decision; each must be caught.
     #[command(after_help = "Example:\n  cargo run --features mutants -- mutants")]
@@ -74,6 +74,12 @@ pub enum Command {
     #[command(after_help = "Examples:\n  headroom devices --json\n  headroom devices --measure=1GiB")]
     Devices(DevicesArgs),
 }
+
+const MERGE_HELP: &str = "It ends with the code that one run of all trials would: 1 where a trial failed or a run was stopped before its end,
+otherwise 7 where a GPU was busy.
+
+Example:
+  headroom merge a/report.json b/report.json --output merged";
 
 const REPLAY_HELP: &str = "To record a snapshot in a PyTorch program:
   torch.cuda.memory._record_memory_history()

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Everything held that could be run here.
     Success,
-    /// A check failed, a comparison was unequal, or the shipped data is out of date.
+    /// A check failed, a merged report is of a run that was stopped, a comparison was unequal, or the shipped data is out of
+    /// date.
     CheckFailed,
     /// The command line could not be read.
     Usage,
@@ -43,7 +44,7 @@ impl Exit {
 /// The list that `--help` ends with.
 pub const EXIT_CODES_HELP: &str = "Exit codes:
   0  everything held that could be run here
-  1  a check failed, a comparison was unequal, or shipped data is out of date
+  1  a check failed, a merged report is of a stopped run, a comparison was unequal, or shipped data is out of date
   2  the command line could not be read
   3  a file or a value is wrong (the message names it)
   4  shipped data was not changed: the change needs --accept

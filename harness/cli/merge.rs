@@ -9,8 +9,9 @@ use super::args::MergeArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
+use super::totals::{exit_of, print_totals};
 
-/// Merges reports into a folder.
+/// Merges reports into a folder, and ends as one run of all their trials would.
 ///
 /// # Errors
 /// When a report cannot be used, two of one name differ, the folder holds one of them, or it cannot be written.
@@ -39,11 +40,15 @@ pub(super) fn merge(args: &MergeArgs, terminal: &mut Terminal<'_>) -> Result<Exi
         "Report: {}",
         written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     ))?;
-    if report.is_stopped() {
-        terminal.line(format!("{}.", report.headline()))?;
+    print_totals(&report, terminal)?;
+    for from in report.provenance.iter().filter(|from| from.stopped) {
+        let (id, arguments) = (&from.report_id, from.arguments.join(" "));
+        terminal.line(format!(
+            "{id} was stopped: run it again (headroom {arguments}) and merge the new report in its place"
+        ))?;
     }
     annotate(&report, false, terminal)?;
-    Ok(Exit::Success)
+    Ok(exit_of(&report))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
