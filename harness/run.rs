@@ -52,6 +52,11 @@ pub fn begun(trials: &[Trial], provenance: &Provenance) -> Report {
     SoFar { trials, provenance, ended: Vec::new() }.report()
 }
 
+/// The report of a run that could not begin, with the reason.
+pub fn not_begun(trials: &[Trial], provenance: &Provenance, why: &str) -> Report {
+    SoFar { trials, provenance, ended: Vec::new() }.stopped(why)
+}
+
 /// Runs the trials and reports. `on_end` is told of each.
 ///
 /// Trials of simulated devices run on all cores; each attached card has a thread of its own, which runs its trials one

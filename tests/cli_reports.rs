@@ -162,6 +162,36 @@ fn merged_reports_end_as_one_run_of_all_their_trials_would() {
 }
 
 #[test]
+fn a_gpu_that_is_not_there_is_told_in_the_place_of_an_earlier_report_and_a_wrong_name_beside_it() {
+    // Where a GPU is attached it is there.
+    if headroom::gpu::Gpus::attached().none_because().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let first = run(folder.path(), &["--family", "taesd", "--device", "8gib"]).output().unwrap();
+    assert!(first.status.code() == Some(0) && !said(&first).contains("earlier run"), "{}", said(&first));
+    let before = contents(folder.path());
+    let wrong = run(folder.path(), &["--family", "taesdd"]).output().unwrap();
+    assert!(wrong.status.code() == Some(3) && said(&wrong).contains("is of an earlier run"), "{}", said(&wrong));
+    assert_eq!(contents(folder.path()), before);
+    for device in ["gpu", "gpu-1a2b3c4d"] {
+        let mut missing = run(folder.path(), &["--family", "taesd", "--device", device]);
+        let missing = missing.env("HEADROOM_REQUIRE_GPU", "1").output().unwrap();
+        let words = format!("`--device {device}`: no GPU to run on: ");
+        assert!(missing.status.code() == Some(5) && said(&missing).contains(&words), "{}", said(&missing));
+        let told = report(folder.path());
+        assert!(told.is_stopped() && !told.trials.is_empty());
+        assert_eq!(told.count(Outcome::NotRun), told.trials.len());
+        for (file, bytes) in contents(folder.path()).into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            assert!(text.contains("no GPU to run on: ") && !text.contains("8gib"), "{}: {text}", file.display());
+        }
+        let xml = std::fs::read_to_string(folder.path().join("junit.xml")).unwrap();
+        assert!(xml.contains(r#"failures="0" errors="1""#), "{xml}");
+    }
+}
+
+#[test]
 fn shards_begun_together_merge_into_one_report_of_every_trial() {
     let folder = tempfile::tempdir().unwrap();
     let part = |index: u32| folder.path().join(index.to_string());

@@ -19,7 +19,7 @@ use super::redaction::redaction;
 use super::terminal::Terminal;
 use super::totals::{exit_of, print_totals};
 use crate::catalogue::device_of;
-use crate::run::{SoFar, begun, provenance, run_trials};
+use crate::run::{SoFar, begun, not_begun, provenance, run_trials};
 use crate::shard::Shard;
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
@@ -35,13 +35,20 @@ const WRITING_SHARE: u32 = 20;
 /// # Errors
 /// For names that are not known, and when the report cannot be written. A trial that fails is a result, not an error.
 pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    crate::variables::check().map_err(CliError::Value)?;
-    let world = Arc::new(World::load(families)?);
-    let chosen = chosen_trials(args, &world)?;
+    let (world, chosen) = prepared(args, families).inspect_err(|_| {
+        let path = args.output.join("report.json");
+        if path.exists() {
+            terminal.remark(format!("Nothing ran: what stands in {} is of an earlier run.", args.output.display()));
+        }
+    })?;
     let folder = OutputFolder::open(&args.output)?;
     let (from, redaction) =
         (provenance(arguments_of(args)), redaction(world.catalogue.families(), families, &args.output));
     // What stands there from an earlier run says nothing of this one.
+    if let Some(why) = missing_gpu(args, &world) {
+        folder.write_report(&not_begun(&chosen, &from, &why), &redaction)?;
+        return Err(CliError::Unavailable(why));
+    }
     folder.write_report(&begun(&chosen, &from), &redaction)?;
     if !args.json {
         terminal.line(devices_used(&world, &chosen))?;
@@ -65,6 +72,19 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     Ok(exit_of(&report))
 }
 
+fn prepared(args: &RunArgs, families: Option<&Path>) -> Result<(Arc<World>, Vec<Trial>), CliError> {
+    crate::variables::check().map_err(CliError::Value)?;
+    let world = Arc::new(World::load(families)?);
+    let chosen = chosen_trials(args, &world)?;
+    Ok((world, chosen))
+}
+
+/// Why the GPU is not there that was asked for by name; none where it is, or none was asked for.
+fn missing_gpu(args: &RunArgs, world: &World) -> Option<String> {
+    let (name, reason) = (args.device.iter().find(|name| is_gpu(name))?, world.gpus.none_because()?);
+    Some(format!("`--device {name}`: no GPU to run on: {reason}"))
+}
+
 /// Which devices these trials run on, in a sentence.
 fn devices_used(world: &World, chosen: &[Trial]) -> String {
     let mut cards: Vec<&str> = Vec::new();
@@ -86,11 +106,12 @@ fn devices_used(world: &World, chosen: &[Trial]) -> String {
     }
 }
 
-/// Whether a trial is on the device of this name. `gpu` is every attached card, or the trials that ignore that there is
-/// none.
+/// Whether a trial is on the device of this name. `gpu` is every attached card; where there is none, every name of a GPU
+/// means the trials that need one.
 fn is_on(trial: &Trial, name: &str) -> bool {
     let any_gpu = name.eq_ignore_ascii_case("gpu") && trial.card().is_some();
-    any_gpu || trial.device().eq_ignore_ascii_case(name)
+    let no_gpu = is_gpu(name) && trial.ignored_because().is_some();
+    any_gpu || no_gpu || trial.device().eq_ignore_ascii_case(name)
 }
 
 fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliError> {
@@ -100,9 +121,6 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
     let wanted =
         |family: &str| args.family.is_empty() || args.family.iter().any(|name| name.eq_ignore_ascii_case(family));
     let every = trials(world);
-    if let (Some(name), Some(reason)) = (args.device.iter().find(|name| is_gpu(name)), world.gpus.none_because()) {
-        return Err(CliError::Unavailable(format!("`--device {name}`: no GPU to run on: {reason}")));
-    }
     for name in &args.device {
         let known = |trial: &Trial| wanted(&trial.family().name) && is_on(trial, name);
         let first = world.catalogue.families().iter().find(|family| wanted(&family.name));
