@@ -10,11 +10,11 @@ use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{Convolutions, CudaRunner, Executed, GivenContents, OutputsSeen, Results};
+use headroom_runners::cuda::{Convolutions, CudaError, CudaRunner, Executed, GivenContents, OutputsSeen, Results};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
-use super::{Attached, Ballast, CardFacts, Opener};
+use super::{Attached, Ballast, CardFacts, NoTurn, Opener};
 
 /// The oldest compute capability that the kernels are written for.
 const OLDEST: (u32, u32) = (8, 0);
@@ -63,9 +63,13 @@ struct Cuda {
 }
 
 impl Cuda {
-    fn open(gpu: &Gpu) -> Result<Self, String> {
-        let context = CudaContext::open(gpu).map_err(|error| error.to_string())?;
-        let runner = CudaRunner::new(context.clone()).map_err(|error| error.to_string())?;
+    fn open(gpu: &Gpu) -> Result<Self, NoTurn> {
+        let context = CudaContext::open(gpu).map_err(|error| NoTurn::of_opening(&error))?;
+        let runner = CudaRunner::new(context.clone()).map_err(|error| match error {
+            CudaError::Driver(error) => NoTurn::of_opening(&error),
+            error if error.is_out_of_memory() => NoTurn::no_room_to_open(error),
+            error => NoTurn::Unusable(error.to_string()),
+        })?;
         let reader = NvmlReader::open(&gpu.uuid).ok();
         Ok(Self { context, runner: Arc::new(runner), reader, devices: AtomicU64::new(0) })
     }

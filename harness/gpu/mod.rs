@@ -1,7 +1,8 @@
 //! The GPUs of this machine: listed without a context, and lent to one trial at a time.
 //!
 //! A trial takes its turn on a card in three steps: among the trials of this process, by the card's lease among
-//! processes, and by looking whether anybody else computes on it. Only then the card is opened, once per process.
+//! processes, and by looking whether anybody else computes on it. To look, the card is opened, once per process; one that
+//! is too full for that, or that another process holds for itself, is busy as one is on which others compute.
 
 mod attached;
 mod open;
@@ -14,8 +15,6 @@ mod turn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use headroom_device::DriverError;
-
 pub(crate) use open::beside_allocators;
 pub use open::{Attached, Ballast, CardFacts, OpenGpu};
 pub use turn::{NoTurn, Turn};
@@ -27,7 +26,7 @@ pub(crate) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// Opens a card: what drives it from then on.
-pub type Opener = Box<dyn Fn() -> Result<Arc<dyn Attached>, String> + Send + Sync>;
+pub type Opener = Box<dyn Fn() -> Result<Arc<dyn Attached>, NoTurn> + Send + Sync>;
 
 /// The GPUs of this machine, or why there is none.
 #[derive(Debug)]
@@ -91,7 +90,7 @@ pub struct AttachedGpu {
     name: String,
     facts: CardFacts,
     opener: Opener,
-    open: OnceLock<Result<Arc<OpenGpu>, String>>,
+    open: OnceLock<Arc<OpenGpu>>,
     state: Mutex<State>,
     turn_ended: Condvar,
 }
@@ -118,23 +117,31 @@ impl AttachedGpu {
         &self.facts
     }
 
-    /// Opens the card, once per process: later calls get what the first one got.
+    /// Opens the card, once per process: later calls get what the first one got that could.
     ///
     /// # Errors
-    /// When it cannot be opened, in words.
-    fn open(&self) -> Result<Arc<OpenGpu>, String> {
+    /// [`NoTurn::Busy`] where it may be opened later; otherwise nobody gets a turn on it any more.
+    fn open(&self) -> Result<Arc<OpenGpu>, NoTurn> {
+        if let Some(open) = self.open.get() {
+            return Ok(Arc::clone(open));
+        }
         let open = || {
             let attached = (self.opener)()?;
             let open = OpenGpu::new(self.name.clone(), self.facts.clone(), attached);
-            open.map(Arc::new).map_err(|error: DriverError| error.to_string())
+            open.map(Arc::new).map_err(|error| NoTurn::of_opening(&error))
         };
-        let opened = self.open.get_or_init(|| {
-            // The bindings panic where a library is not what it seems. One card that cannot be opened must not take the
-            // trials of all others with it.
-            catch_unwind(AssertUnwindSafe(open))
-                .unwrap_or_else(|panic| Err(format!("opening it panicked: {}", words_of(&*panic))))
-        });
-        opened.clone()
+        // The bindings panic where a library is not what it seems. One card that cannot be opened must not take the
+        // trials of all others with it.
+        let opened = catch_unwind(AssertUnwindSafe(open))
+            .unwrap_or_else(|panic| Err(NoTurn::Unusable(format!("opening it panicked: {}", words_of(&*panic)))));
+        match opened {
+            Ok(open) => Ok(Arc::clone(self.open.get_or_init(|| open))),
+            Err(NoTurn::Unusable(reason)) => {
+                self.give_up(reason.clone());
+                Err(NoTurn::Unusable(reason))
+            }
+            Err(busy) => Err(busy),
+        }
     }
 
     /// Nobody gets a turn on this card any more in this process, for this reason. The first reason stays.

@@ -15,7 +15,7 @@ use headroom_runners::programs::computation::{Kernel, Launch, View};
 use headroom_runners::reference::{Contents, execute};
 use headroom_runners::{Inputs, RunError, Runner, SimulatedRunner, Work};
 
-use super::{Attached, Ballast, CardFacts, Opener};
+use super::{Attached, Ballast, CardFacts, NoTurn, Opener};
 
 /// What the posing card's context costs: as on a real one, what is free is no whole number of pages.
 const CONTEXT_BYTES: u64 = 516 * MIB + 300 * 1024;
@@ -43,6 +43,8 @@ pub(crate) struct Posing {
     pub(crate) innermost_refused: AtomicBool,
     /// Whether its driver tells nobody what a process holds.
     pub(crate) process_denied: AtomicBool,
+    /// With what opening it fails, and how often it still does.
+    pub(crate) openings_fail: Mutex<Option<(i64, u64)>>,
 }
 
 impl Posing {
@@ -66,6 +68,7 @@ impl Posing {
             convolutions_refused: AtomicBool::new(false),
             innermost_refused: AtomicBool::new(false),
             process_denied: AtomicBool::new(false),
+            openings_fail: Mutex::default(),
         })
     }
 
@@ -82,8 +85,17 @@ impl Posing {
             total_bytes: self.card.settings().total_bytes,
             driver: "1.2.3".to_owned(),
         };
-        let card = Arc::clone(self) as Arc<dyn Attached>;
-        (facts, Box::new(move || Ok(Arc::clone(&card))))
+        let card = Arc::clone(self);
+        let opener = move || {
+            let mut fails = card.openings_fail.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((code, left)) = fails.as_mut().filter(|(_, left)| *left > 0) else {
+                return Ok(Arc::clone(&card) as Arc<dyn Attached>);
+            };
+            *left -= 1;
+            let reason = "planted".to_owned();
+            Err(NoTurn::of_opening(&DriverError::Failed { call: DriverCall::Context, code: *code, reason }))
+        };
+        (facts, Box::new(opener))
     }
 }
 

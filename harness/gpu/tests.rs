@@ -182,6 +182,38 @@ fn a_card_on_which_others_compute_is_busy_and_an_idle_context_is_not() {
 }
 
 #[test]
+fn a_card_that_is_full_or_held_exclusively_when_it_is_opened_is_busy_until_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    for code in [2, 46] {
+        let card = Posing::with_gib(24);
+        let world = world(&[(&card, "GPU-full")]);
+        let gpu = &world.gpus.cards()[0];
+        let fails = |count| *card.openings_fail.lock().unwrap() = Some((code, count));
+        fails(u64::MAX);
+        for _ in 0..2 {
+            let busy = gpu.turn_with("a trial", folder.path(), NO_PATIENCE, NO_PATIENCE).unwrap_err();
+            assert!(matches!(&busy, NoTurn::Busy(text) if text.contains(&format!("code {code}"))), "{busy}");
+            assert_eq!(gpu.given_up_because(), None);
+        }
+        // What holds it goes while a trial waits.
+        fails(2);
+        assert_eq!(ended(&world, "taesd", "plan").check.outcome, Outcome::Passed);
+    }
+}
+
+#[test]
+fn a_card_whose_opening_fails_for_another_reason_is_given_up() {
+    let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+    let world = world(&[(&card, "GPU-mismatch")]);
+    let gpu = &world.gpus.cards()[0];
+    *card.openings_fail.lock().unwrap() = Some((803, 1));
+    for _ in 0..2 {
+        let refused = gpu.turn("a trial", folder.path(), NO_PATIENCE).unwrap_err();
+        assert!(matches!(&refused, NoTurn::Unusable(text) if text.contains("code 803")), "{refused}");
+    }
+}
+
+#[test]
 fn a_lost_card_fails_its_remaining_trials_at_once_and_no_other_cards() {
     let (lost, sound) = (Posing::with_gib(24), Posing::with_gib(24));
     let world = world(&[(&lost, "GPU-10000000-lost"), (&sound, "GPU-20000000-sound")]);

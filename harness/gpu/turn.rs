@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use headroom_base::{Bytes, GIB};
+use headroom_device::DriverError;
 use headroom_device::lease::{DeviceLease, LeaseError};
 
 use super::{AttachedGpu, OpenGpu};
@@ -18,7 +19,7 @@ const IDLE_BYTES: u64 = GIB;
 /// How long a process that has just ended may keep its memory.
 const TO_GO: Duration = Duration::from_secs(10);
 
-/// How often others are looked for meanwhile.
+/// How often it is looked meanwhile whether it has.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a trial gets no turn.
@@ -30,6 +31,27 @@ pub enum NoTurn {
     /// The card cannot be used by this process.
     #[error("{0}")]
     Unusable(String),
+}
+
+/// The driver's codes of a card that has no room for a context, and of one that another process holds for itself
+/// (compute mode "exclusive process").
+const HELD_BY_OTHERS: [i64; 2] = [2, 46];
+
+impl NoTurn {
+    /// What it means that the driver failed while a card was being opened.
+    pub(super) fn of_opening(error: &DriverError) -> Self {
+        let held = match error {
+            DriverError::OutOfMemory { .. } => true,
+            DriverError::Failed { code, .. } => HELD_BY_OTHERS.contains(code),
+            DriverError::Unsupported { .. } => false,
+        };
+        if held { Self::no_room_to_open(error) } else { Self::Unusable(error.to_string()) }
+    }
+
+    /// The card cannot be opened for as long as others hold so much of it, or all.
+    pub(super) fn no_room_to_open(error: impl std::fmt::Display) -> Self {
+        Self::Busy(format!("it cannot be opened, full or held by another process: {error}"))
+    }
 }
 
 /// A card that is this trial's until it is dropped.
@@ -46,6 +68,17 @@ impl AttachedGpu {
     /// # Errors
     /// When the card is broken, cannot be opened, or stays with somebody else for longer than `patience`.
     pub fn turn(self: &Arc<Self>, words: &str, folder: &Path, patience: Duration) -> Result<Turn, NoTurn> {
+        self.turn_with(words, folder, patience, TO_GO)
+    }
+
+    /// The same, with so much time for what a process that has just ended holds.
+    pub(super) fn turn_with(
+        self: &Arc<Self>,
+        words: &str,
+        folder: &Path,
+        patience: Duration,
+        to_go: Duration,
+    ) -> Result<Turn, NoTurn> {
         let mut state = self.state();
         while state.taken && state.broken.is_none() {
             state = self.turn_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -57,12 +90,11 @@ impl AttachedGpu {
         drop(state);
         let mut turn = Turn { gpu: Arc::clone(self), open: None, lease: None };
         turn.lease = Some(self.leased(words, folder, patience)?);
-        let open = self.open().map_err(|reason| {
-            self.give_up(reason.clone());
-            NoTurn::Unusable(reason)
-        })?;
-        alone_on(&open, TO_GO)?;
-        turn.open = Some(open);
+        let open = not_busy_within(to_go, || {
+            let open = self.open()?;
+            alone_on(&open).map(|()| open)
+        });
+        turn.open = Some(open?);
         Ok(turn)
     }
 
@@ -81,22 +113,28 @@ impl AttachedGpu {
     }
 }
 
-/// Whether nobody else computes on a card, which may be so only after a moment.
-fn alone_on(open: &OpenGpu, to_go: Duration) -> Result<(), NoTurn> {
+/// Tries again while a card is busy, which may pass after a moment.
+fn not_busy_within<T>(to_go: Duration, mut attempt: impl FnMut() -> Result<T, NoTurn>) -> Result<T, NoTurn> {
     let began = Instant::now();
     loop {
-        let others = open.look_for_others().map_err(|error| NoTurn::Unusable(error.to_string()))?;
-        if others <= IDLE_BYTES {
-            return Ok(());
+        match attempt() {
+            Err(NoTurn::Busy(_)) if began.elapsed() < to_go => std::thread::sleep(PAUSE),
+            ended => return ended,
         }
-        if began.elapsed() >= to_go {
-            let (others, idle) = (Bytes(others), Bytes(IDLE_BYTES));
-            let text =
-                format!("others hold {others} of {}: somebody computes on it (up to {idle} is idle)", open.name());
-            return Err(NoTurn::Busy(text));
-        }
-        std::thread::sleep(PAUSE);
     }
+}
+
+/// Whether nobody else computes on a card.
+fn alone_on(open: &OpenGpu) -> Result<(), NoTurn> {
+    let others = open.look_for_others().map_err(|error| NoTurn::Unusable(error.to_string()))?;
+    if others <= IDLE_BYTES {
+        return Ok(());
+    }
+    let (others, idle) = (Bytes(others), Bytes(IDLE_BYTES));
+    Err(NoTurn::Busy(format!(
+        "others hold {others} of {}: somebody computes on it (up to {idle} is idle)",
+        open.name()
+    )))
 }
 
 impl Turn {
@@ -116,7 +154,7 @@ impl Turn {
             self.gpu.give_up(format!("{} was lost to an earlier trial of this process: {error}", self.gpu.name()));
             return Ok(());
         }
-        alone_on(open, Duration::ZERO)
+        alone_on(open)
     }
 
     /// The card stays with this turn for ever: whoever had it did not end.
