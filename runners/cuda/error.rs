@@ -35,6 +35,21 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
+    /// The compiler came before the GPU.
+    #[error(
+        "{compiler} makes no code for compute capability {major}.{minor}, only for {known}: it is older than the GPU; put a \
+         newer one before it on the library path"
+    )]
+    CompilerTooOld {
+        /// The compiler, with its version.
+        compiler: String,
+        /// The GPU's major number.
+        major: u32,
+        /// Its minor number.
+        minor: u32,
+        /// The compute capabilities that the compiler knows.
+        known: String,
+    },
     /// No kernel here does it.
     #[error("no kernel for {what}; please report this with the command line")]
     NoKernel {

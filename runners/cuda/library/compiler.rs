@@ -59,6 +59,34 @@ pub(in crate::cuda) fn code(capability: (u32, u32), wanted: &[&Instance]) -> Res
     Ok(wanted.iter().filter_map(|instance| made.get(&key(instance)).cloned()).collect())
 }
 
+/// The architecture of which a device of this compute capability runs the code: the greatest that the compiler knows of
+/// its major version and not above it. Architectures are numbered as in `sm_120`, which is 12.0.
+fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
+    known.iter().copied().filter(|known| known / 10 == major && known % 10 <= minor).max()
+}
+
+/// The architecture to make code of for a device.
+fn architecture_for(capability: (u32, u32)) -> Result<u32, CudaError> {
+    let known = known_architectures()?;
+    architecture(capability, &known).ok_or_else(|| {
+        let version = Library::Nvrtc.find().ok().and_then(|found| found.version.as_deref());
+        let compiler = format!("{} {}", Library::Nvrtc, version.unwrap_or("of unknown version"));
+        let known: Vec<_> = known.iter().map(|known| format!("{}.{}", known / 10, known % 10)).collect();
+        let (major, minor) = capability;
+        CudaError::CompilerTooOld { compiler, major, minor, known: known.join(", ") }
+    })
+}
+
+fn known_architectures() -> Result<Vec<u32>, CudaError> {
+    let mut count = 0;
+    // SAFETY: the place is valid.
+    check("nvrtcGetNumSupportedArchs", unsafe { answer!(sys::nvrtcGetNumSupportedArchs(&raw mut count)) })?;
+    let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many as the compiler said.
+    check("nvrtcGetSupportedArchs", unsafe { answer!(sys::nvrtcGetSupportedArchs(known.as_mut_ptr())) })?;
+    Ok(known.into_iter().filter_map(|known| u32::try_from(known).ok()).collect())
+}
+
 /// A program of the compiler, given back when dropped.
 struct Source(nvrtcProgram);
 
@@ -73,12 +101,13 @@ fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
     super::answer::check(Library::Nvrtc, call, answer)
 }
 
-fn compile(text: &str, (major, minor): (u32, u32), names: impl Fn() -> String) -> Result<Vec<u8>, CudaError> {
+fn compile(text: &str, capability: (u32, u32), names: impl Fn() -> String) -> Result<Vec<u8>, CudaError> {
     let text_with_zero = |text: &str| {
         CString::new(text).map_err(|_| CudaError::Compilation { kernels: names(), log: "a zero byte".into() })
     };
     let text = text_with_zero(text)?;
-    let options = [text_with_zero(&format!("--gpu-architecture=sm_{major}{minor}"))?, text_with_zero("--std=c++17")?];
+    let architecture = architecture_for(capability)?;
+    let options = [text_with_zero(&format!("--gpu-architecture=sm_{architecture}"))?, text_with_zero("--std=c++17")?];
     let option_texts = options.each_ref().map(|option| option.as_ptr());
     let mut program = Source(std::ptr::null_mut());
     // SAFETY: the texts end in a zero byte and live until the program is given back at the end of this function; no
@@ -121,4 +150,31 @@ fn log_of(program: &Source) -> Result<String, CudaError> {
         answer!(sys::nvrtcGetProgramLog(program.0, log.as_mut_ptr().cast::<c_char>()))
     })?;
     Ok(String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_made_of_the_greatest_known_architecture_of_the_major_version_that_is_not_above_the_devices() {
+        const KNOWN: [u32; 12] = [75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
+        for (capability, chosen) in [
+            ((8, 0), Some(80)),
+            ((8, 5), Some(80)),
+            ((8, 9), Some(89)),
+            ((9, 0), Some(90)),
+            ((10, 2), Some(100)),
+            ((10, 9), Some(103)),
+            ((12, 0), Some(120)),
+            ((12, 3), Some(121)),
+            ((7, 0), None),
+            ((13, 0), None),
+            ((1, 20), None),
+        ] {
+            assert_eq!(architecture(capability, &KNOWN), chosen, "{capability:?}");
+        }
+        assert_eq!(architecture((9, 0), &[]), None);
+        assert_eq!(architecture((8, 6), &[90, 86, 80]), Some(86), "in whatever order");
+    }
 }

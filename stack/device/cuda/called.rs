@@ -75,8 +75,10 @@ const NVRTC: &[&CStr] = &[
     c"nvrtcGetCUBIN",
     c"nvrtcGetCUBINSize",
     c"nvrtcGetErrorString",
+    c"nvrtcGetNumSupportedArchs",
     c"nvrtcGetProgramLog",
     c"nvrtcGetProgramLogSize",
+    c"nvrtcGetSupportedArchs",
     c"nvrtcVersion",
 ];
 

@@ -10,6 +10,19 @@ pub extern "C" fn nvrtcVersion(major: *mut i32, minor: *mut i32) -> Status {
     put(major, 13).and_then(|()| put(minor, 0)).err().unwrap_or(0)
 }
 
+/// The architectures of the real one of this version.
+const ARCHITECTURES: [i32; 12] = [75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetNumSupportedArchs(count: *mut i32) -> Status {
+    put(count, ARCHITECTURES.len() as i32).err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetSupportedArchs(architectures: *mut [i32; 12]) -> Status {
+    put(architectures, ARCHITECTURES).err().unwrap_or(0)
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasGetProperty(property: i32, value: *mut i32) -> Status {
     let numbers = [number_of("HEADROOM_STUB_CUBLAS", 13) as i32, 1, 2];
