@@ -80,7 +80,7 @@ impl Blas {
         let [stride_a, stride_b, stride_c] = gemm.strides;
         let kind = data_type(call.dtype);
         let (a, b, c) = (a as *const c_void, b as *const c_void, c as *mut c_void);
-        let (sums, choice) = (cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP);
+        let (sums, choice) = (cublasComputeType_t::CUBLAS_COMPUTE_32F, choice(call.dtype));
         // SAFETY: the handle lives, factors are read before the calls return (they lie on the host), and the caller
         // vouches for the addresses.
         let (name, answer) = unsafe {
@@ -162,5 +162,25 @@ fn data_type(dtype: DType) -> cudaDataType {
         DType::Fp16 => cudaDataType::CUDA_R_16F,
         DType::Bf16 => cudaDataType::CUDA_R_16BF,
         DType::Fp32 => cudaDataType::CUDA_R_32F,
+    }
+}
+
+/// Who chooses the algorithm: the library in either case, but with the choice that is named after tensor cores it may
+/// shorten single precision to half for them.
+fn choice(dtype: DType) -> cublasGemmAlgo_t {
+    match dtype {
+        DType::Fp16 | DType::Bf16 => cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP,
+        DType::Fp32 => cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_precision_is_multiplied_by_the_choice_that_may_not_shorten_it() {
+        let chosen = [DType::Fp16, DType::Bf16, DType::Fp32].map(|dtype| choice(dtype) as i32);
+        assert_eq!(chosen, [99, 99, -1]);
     }
 }
