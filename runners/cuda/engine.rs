@@ -220,6 +220,10 @@ impl Engine for GpuEngine {
         Ok(())
     }
 
+    fn waits_for_each_call(&self) -> bool {
+        self.each_launch_waited_for
+    }
+
     fn finish(&mut self, what: &Computation) -> Result<(), CudaError> {
         self.context.synchronize().map_err(|error| CudaError::Late { case: what.program.case.to_string(), error })
     }

@@ -26,6 +26,9 @@ pub(super) trait Engine {
     /// Takes over memory that a library works in from now on.
     fn keep(&mut self, library: &'static str, address: u64, bytes: u64) -> Result<(), CudaError>;
 
+    /// Whether every call is waited for, so that what it fails with is its own.
+    fn waits_for_each_call(&self) -> bool;
+
     /// Waits for everything that was put on the stream.
     fn finish(&mut self, what: &Computation) -> Result<(), CudaError>;
 }
@@ -138,6 +141,11 @@ pub(super) fn execute<E: Engine, T>(
             .finish(&execution.prepared.computation)
             .and_then(|()| then(engine, &|place| memory.address(place)))
             .map_err(RunError::from),
+        // The driver may answer any call with the error of a launch before it.
+        Err(error) if !engine.waits_for_each_call() => match engine.finish(&execution.prepared.computation) {
+            Err(late @ CudaError::Late { .. }) => Err(late.into()),
+            Ok(()) | Err(_) => Err(error),
+        },
         Err(error) => Err(error),
     };
     let held = memory.live.into_values().chain(memory.streamed.into_values());

@@ -7,7 +7,7 @@ use headroom_device::allocator::NotAllocated;
 use headroom_device::allocator::Situation;
 use headroom_device::cache::WeightHolding;
 use headroom_device::device::{AllocatorMemory, Device, DeviceId, DeviceMemory, DeviceParts, Holding};
-use headroom_device::driver::CardSettings;
+use headroom_device::driver::{CardSettings, DriverCall};
 use headroom_device::{AllocationError, Allocator, Counters, DriverError, Settings, SimulatedCard};
 use headroom_family::Architecture;
 use headroom_family::architecture::AutoencoderKl;
@@ -28,6 +28,9 @@ struct Written {
     addresses: Vec<u64>,
     kept: Vec<&'static str>,
     finished: bool,
+    /// Whether something that ran before failed.
+    is_lost: bool,
+    waits_for_each_call: bool,
 }
 
 impl Engine for Written {
@@ -59,9 +62,18 @@ impl Engine for Written {
         Ok(())
     }
 
-    fn finish(&mut self, _what: &Computation) -> Result<(), CudaError> {
+    fn waits_for_each_call(&self) -> bool {
+        self.waits_for_each_call
+    }
+
+    fn finish(&mut self, what: &Computation) -> Result<(), CudaError> {
         self.finished = true;
-        Ok(())
+        if !self.is_lost {
+            return Ok(());
+        }
+        let reason = "an illegal memory access was encountered".to_owned();
+        let error = DriverError::Failed { call: DriverCall::Synchronize, code: 700, reason };
+        Err(CudaError::Late { case: what.program.case.to_string(), error })
     }
 }
 
@@ -313,6 +325,22 @@ fn whichever_launch_fails_nothing_is_left_and_the_error_names_kernel_and_place()
         assert_eq!(held, 0, "call {at}");
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains(" at ") && error.contains("what was planted"), "{error}");
-        assert!(!engine.finished, "call {at}");
+    }
+}
+
+#[test]
+fn a_launch_that_is_answered_with_the_failure_of_an_earlier_one_is_not_blamed_unless_each_was_waited_for() {
+    let prepared = Prepared::new(other_workspaces(decode()).computation).unwrap();
+    for waits_for_each_call in [false, true] {
+        let mut engine = Written { fails_at: Some(7), is_lost: true, waits_for_each_call, ..Written::default() };
+        let (outcome, _, held) = executed(&device(usize::MAX), &mut engine, &prepared, false);
+        let error = outcome.unwrap_err().to_string();
+        assert_eq!(held, 0);
+        assert_eq!(error.contains("what was planted"), waits_for_each_call, "{error}");
+        assert_eq!(
+            error.contains("failed on the device") && error.contains("code 700"),
+            !waits_for_each_call,
+            "{error}"
+        );
     }
 }

@@ -7,6 +7,7 @@ mod driver;
 mod faults;
 mod libraries;
 mod loads;
+mod lost;
 mod pool;
 mod read_back;
 #[path = "../recorded/mod.rs"]

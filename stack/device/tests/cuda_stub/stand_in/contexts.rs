@@ -1,6 +1,6 @@
 //! Primary contexts, and which one is a thread's.
 
-use crate::table::{CURRENT, INVALID_CONTEXT, MIB, Status, call, number_of, put};
+use crate::table::{CURRENT, INVALID_CONTEXT, MIB, Status, call, described, number_of, put};
 
 fn context_bytes() -> u64 {
     number_of("HEADROOM_STUB_CONTEXT_MIB", 524) * MIB
@@ -22,7 +22,7 @@ pub extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) -> St
 /// The last release frees what was allocated in the context.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Status {
-    call(|table| {
+    described(|table| {
         let device = table.device(device)?;
         table.devices[device].contexts = table.devices[device].contexts.checked_sub(1).ok_or(INVALID_CONTEXT)?;
         if table.devices[device].contexts == 0 {
@@ -40,12 +40,12 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetCurrent(context: *mut u64) -> Status {
-    call(|_| put(context, CURRENT.get()))
+    described(|_| put(context, CURRENT.get()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: u64) -> Status {
-    call(|table| {
+    described(|table| {
         let device = table.devices.get((context as usize).wrapping_sub(1));
         if context != 0 && device.is_none_or(|device| device.contexts == 0) {
             return Err(INVALID_CONTEXT);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::table::{INVALID_VALUE, MIB, NO_DEVICE, SUCCESS, Status, call, entered, number_of, put, put_text};
+use crate::table::{INVALID_VALUE, MIB, NO_DEVICE, SUCCESS, Status, described, entered, number_of, put, put_text};
 
 /// A device of the machine, whether or not the process may use it.
 pub struct Device {
@@ -74,32 +74,32 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: *mut i32) -> Status {
-    call(|table| put(count, table.visible.len() as i32))
+    described(|table| put(count, table.visible.len() as i32))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGet(device: *mut i32, ordinal: i32) -> Status {
-    call(|table| table.device(ordinal).and_then(|_| put(device, ordinal)))
+    described(|table| table.device(ordinal).and_then(|_| put(device, ordinal)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: i32) -> Status {
-    call(|table| put(uuid, table.devices[table.device(device)?].uuid))
+    described(|table| put(uuid, table.devices[table.device(device)?].uuid))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetName(name: *mut u8, length: i32, device: i32) -> Status {
-    call(|table| put_text(name, length as usize, &table.devices[table.device(device)?].name))
+    described(|table| put_text(name, length as usize, &table.devices[table.device(device)?].name))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: i32) -> Status {
-    call(|table| put(bytes, table.devices[table.device(device)?].total_bytes as usize))
+    described(|table| put(bytes, table.devices[table.device(device)?].total_bytes as usize))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) -> Status {
-    call(|table| {
+    described(|table| {
         table.device(device)?;
         match attribute {
             // The compute capability.

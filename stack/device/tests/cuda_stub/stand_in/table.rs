@@ -22,6 +22,9 @@ pub const INVALID_DEVICE: Status = 101;
 pub const INVALID_CONTEXT: Status = 201;
 pub const INVALID_HANDLE: Status = 400;
 
+/// After these the context is lost: every later call that works in it answers the same, until the process ends.
+const LASTING: [Status; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
+
 pub const MIB: u64 = 1 << 20;
 /// Memory is handed out in these.
 pub const PAGE: u64 = 2 * MIB;
@@ -62,6 +65,8 @@ pub struct Table {
     pub calls: u64,
     pub fail_at: u64,
     pub fail_with: Status,
+    /// The answer to every call from now on.
+    lost: Option<Status>,
     numbers: u64,
     taken_numbers: BTreeSet<u64>,
 }
@@ -84,6 +89,11 @@ pub fn table() -> MutexGuard<'static, Table> {
 
 /// Enters a call of the driver that needs it to be started: counts it, lets it fail if it is its turn.
 pub fn call(body: impl FnOnce(&mut Table) -> Result<(), Status>) -> Status {
+    described(|table| table.lost.map_or_else(|| body(table), Err))
+}
+
+/// The same for calls that a lost context answers too: they only tell what there is, or whose context is which.
+pub fn described(body: impl FnOnce(&mut Table) -> Result<(), Status>) -> Status {
     entered(|table| if table.started { body(table) } else { Err(NOT_INITIALIZED) })
 }
 
@@ -92,7 +102,11 @@ pub fn entered(body: impl FnOnce(&mut Table) -> Result<(), Status>) -> Status {
     let mut table = table();
     table.calls += 1;
     if table.calls == table.fail_at {
-        return table.fail_with;
+        let planted = table.fail_with;
+        if LASTING.contains(&planted) {
+            table.lost = Some(planted);
+        }
+        return planted;
     }
     body(&mut table).err().unwrap_or(SUCCESS)
 }
