@@ -111,7 +111,8 @@ pub enum CacheError {
 impl CacheError {
     /// Whether more free device memory would have helped.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. })
+        // A copy needs memory too: for its streams and events.
+        matches!(self, Self::OutOfMemory { .. } | Self::Driver { source: DriverError::OutOfMemory { .. }, .. })
     }
 
     /// Allocating for a model failed, after so long a wait and beside these models.

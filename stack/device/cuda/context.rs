@@ -159,7 +159,7 @@ impl CudaContext {
     }
 
     /// The same error, with the device's figures where it is that memory ran out.
-    pub(super) fn with_figures(&self, error: DriverError, requested_bytes: u64) -> DriverError {
+    pub(in crate::cuda) fn with_figures(&self, error: DriverError, requested_bytes: u64) -> DriverError {
         if !is_out_of_memory(&error) {
             return error;
         }

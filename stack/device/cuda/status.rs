@@ -27,9 +27,13 @@ pub fn check(call: DriverCall, answer: CUresult) -> Result<(), DriverError> {
     }
 }
 
-/// Whether an error of [`check`] says that memory ran out.
+/// Whether an error says that memory ran out: of [`check`], or of one who knew what was asked.
 pub(super) fn is_out_of_memory(error: &DriverError) -> bool {
-    matches!(error, DriverError::Failed { code, .. } if *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64)
+    match error {
+        DriverError::OutOfMemory { .. } => true,
+        DriverError::Failed { code, .. } => *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64,
+        DriverError::Unsupported { .. } => false,
+    }
 }
 
 /// Gives something back where nobody is left to be told of a failure. What the driver refuses is offered once more: what

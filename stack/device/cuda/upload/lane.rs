@@ -1,12 +1,14 @@
 //! One staging thread's own stream and buffers: while one buffer is copied up, the other is filled.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{Chunk, Chunks, Piece};
 use super::pinned::HostMemory;
 use super::source::populate;
 use super::stream::{CopyStream, Event, Stretch};
 use crate::cuda::CudaContext;
+use crate::cuda::status::is_out_of_memory;
 use crate::driver::{DriverCall, DriverError};
 
 /// Two, so that one is filled while the other is copied up.
@@ -17,6 +19,8 @@ pub(super) struct Task<'a> {
     pub(super) chunks: &'a Chunks<'a>,
     /// The next chunk that nobody has taken.
     pub(super) next: AtomicUsize,
+    /// Chunks that lanes took for which they then had no buffer, each with why.
+    pub(super) returned: Mutex<Vec<(&'a Chunk, DriverError)>>,
     /// Whether a lane failed, so that the others need not go on.
     pub(super) failed: AtomicBool,
     /// Whether the caller wants no more of it; asked before each chunk.
@@ -25,13 +29,19 @@ pub(super) struct Task<'a> {
     pub(super) start: &'a Event,
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
     /// The next chunk for whoever asks; none when all are taken or the upload is to end.
-    fn take(&self) -> Option<&Chunk> {
+    fn take(&self) -> Option<&'a Chunk> {
         if self.failed.load(Ordering::Relaxed) || (self.is_cancelled)() {
             return None;
         }
-        self.chunks.chunks().get(self.next.fetch_add(1, Ordering::Relaxed))
+        let returned = self.returned().pop().map(|(chunk, _)| chunk);
+        returned.or_else(|| self.chunks.chunks().get(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Chunks that wait for a lane with a buffer.
+    pub(super) fn returned(&self) -> MutexGuard<'_, Vec<(&'a Chunk, DriverError)>> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,7 +76,12 @@ impl Lane {
         (self.buffers.len() * self.buffer_bytes) as u64
     }
 
-    /// Copies chunks until there are none. Nothing of it is under way any more when this returns.
+    /// Whether it can stage anything without pinning more.
+    pub(super) fn has_buffers(&self) -> bool {
+        !self.buffers.is_empty()
+    }
+
+    /// Copies chunks until there are none, or none that it has a buffer for. Nothing of it is under way any more when this returns.
     pub(super) fn work(&mut self, task: &Task<'_>) -> Result<(), DriverError> {
         let outcome = self.copy(task);
         if outcome.is_err() {
@@ -83,15 +98,28 @@ impl Lane {
     fn copy(&mut self, task: &Task<'_>) -> Result<(), DriverError> {
         self.context.bind()?;
         self.stream.wait_for(task.start)?;
-        let mut turn = 0;
+        let (mut turn, mut most) = (0, BUFFERS);
         while let Some(chunk) = task.take() {
             let pieces = task.chunks.pieces(chunk);
             if chunk.direct {
                 self.direct(pieces)?;
-            } else {
-                self.stage(pieces, turn % BUFFERS)?;
-                turn += 1;
+                continue;
             }
+            if self.buffers.len() <= turn % most {
+                // Pinned by the thread that needs it, when it does: a model's first upload need not wait for buffers of
+                // all threads that are pinned one after the other, since those that have theirs copy meanwhile.
+                match Buffer::new(&self.context, self.buffer_bytes) {
+                    Ok(buffer) => self.buffers.push(buffer),
+                    Err(error) if !is_out_of_memory(&error) => return Err(error),
+                    Err(error) if self.buffers.is_empty() => {
+                        task.returned().push((chunk, error));
+                        return Ok(());
+                    }
+                    Err(_) => most = self.buffers.len(),
+                }
+            }
+            self.stage(pieces, turn % most)?;
+            turn += 1;
         }
         Ok(())
     }
@@ -104,13 +132,8 @@ impl Lane {
     }
 
     /// Fills a buffer with contents and begins to copy it up.
-    fn stage(&mut self, pieces: &[Piece<'_>], turn: usize) -> Result<(), DriverError> {
-        if self.buffers.len() <= turn {
-            // Pinned by the thread that needs it, when it does: a model's first upload need not wait for buffers of all
-            // threads that are pinned one after the other, since those that have theirs copy meanwhile.
-            self.buffers.push(Buffer::new(&self.context, self.buffer_bytes)?);
-        }
-        let buffer = &mut self.buffers[turn];
+    fn stage(&mut self, pieces: &[Piece<'_>], place: usize) -> Result<(), DriverError> {
+        let buffer = &mut self.buffers[place];
         if buffer.in_use {
             buffer.copied.synchronize()?;
             buffer.in_use = false;

@@ -8,6 +8,7 @@ mod source;
 mod stream;
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use chunks::Chunks;
@@ -19,6 +20,7 @@ pub use pinned::PinnedBuffer;
 pub use plain::{copy_each_part, copy_pinned, fill, read_back};
 
 use crate::cuda::CudaContext;
+use crate::cuda::status::is_out_of_memory;
 use crate::device::{UploadPart, Uploaded};
 use crate::driver::DriverError;
 
@@ -145,13 +147,23 @@ impl Ring {
         start.record_main()?;
         let needed = settings.threads.min(chunks.chunks().len());
         while self.lanes.len() < needed {
-            self.lanes.push(Lane::new(context, settings.buffer_bytes)?);
+            match Lane::new(context, settings.buffer_bytes) {
+                Ok(lane) => self.lanes.push(lane),
+                // Those that are there do its share.
+                Err(error) if is_out_of_memory(&error) && !self.lanes.is_empty() => break,
+                Err(error) => return Err(error),
+            }
         }
-        let lanes = self.lanes.get_mut(..needed).unwrap_or_default();
-        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let task = Task { chunks, next, failed, is_cancelled, start: &*start };
+        let count = needed.min(self.lanes.len());
+        let lanes = self.lanes.get_mut(..count).unwrap_or_default();
+        let (next, returned, failed) = (AtomicUsize::new(0), Mutex::default(), AtomicBool::new(false));
+        let task = Task { chunks, next, returned, failed, is_cancelled, start: &*start };
         share_out(lanes, &task)?;
-        let all = task.next.into_inner() >= chunks.chunks().len();
+        // What came back after the others had ended.
+        if let Some((_, error)) = { task.returned().last().cloned() } {
+            self.lanes.iter_mut().find(|lane| lane.has_buffers()).ok_or(error)?.work(&task)?;
+        }
+        let all = task.returned().is_empty() && task.next.into_inner() >= chunks.chunks().len();
         Ok(if all { Uploaded::Whole } else { Uploaded::Cancelled })
     }
 }

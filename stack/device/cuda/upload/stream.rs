@@ -4,6 +4,7 @@ use cudarc::driver::sys::{
     self, CUevent, CUevent_flags, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
     CUstream, CUstream_flags,
 };
+use headroom_base::MIB;
 
 use crate::cuda::status::give_back;
 use crate::cuda::{CudaContext, check};
@@ -12,6 +13,10 @@ use crate::driver::{DriverCall, DriverError};
 /// Copies that one call is given at most: drivers of the 580 series were reported to crash or hang where one call had
 /// tens of thousands (<https://github.com/vllm-project/vllm/issues/49276>), and a thousand share a call's cost well enough.
 const MOST_TOGETHER: usize = 1_024;
+
+/// What streams and events take of the device where they take any: the driver does not tell how much, and hands its
+/// memory out in these.
+const LEAST_BYTES: u64 = 2 * MIB;
 
 /// Pinned memory without a gap, and where it goes.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +44,8 @@ impl CopyStream {
         let mut stream: CUstream = std::ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the place is valid for writing, and the context is bound.
-        check(DriverCall::Copy, unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
+        check(DriverCall::Copy, unsafe { sys::cuStreamCreate(&raw mut stream, flags) })
+            .map_err(|error| context.with_figures(error, LEAST_BYTES))?;
         Ok(Self { context: context.clone(), stream })
     }
 
@@ -131,7 +137,8 @@ impl Event {
         // Sleeps while it waits: a waiting thread has nothing to do, and the copying ones need the processor.
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         // SAFETY: the place is valid for writing, and the context is bound.
-        check(DriverCall::Copy, unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        check(DriverCall::Copy, unsafe { sys::cuEventCreate(&raw mut event, flags) })
+            .map_err(|error| context.with_figures(error, LEAST_BYTES))?;
         Ok(Self { context: context.clone(), event })
     }
 

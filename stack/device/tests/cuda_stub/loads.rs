@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use headroom_base::{AllocatorKind, MIB};
+use headroom_base::{AllocatorKind, GIB, MIB};
 use headroom_device::cuda::Uploader;
 use headroom_device::device::UploadPart;
 use headroom_device::probe::{Hook, HookError, HookPoint};
@@ -12,7 +12,7 @@ use headroom_device::weights::MappedWeights;
 use headroom_device::{Cache, CacheError, CacheSettings, Device, ModelKey, ModelSpec, Settings};
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, live, own_bytes};
+use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, live, own_bytes, set_others_bytes};
 
 const CONTEXT_BYTES: u64 = 524 * MIB;
 
@@ -45,6 +45,11 @@ fn cache(device: &Device, path: PathBuf) -> Cache {
 
 fn allocated_bytes(device: &Device) -> u64 {
     device.counters().unwrap().allocated.current
+}
+
+/// What the process holds on the first device but for the streams of copies, each a page.
+fn beside_streams() -> u64 {
+    own_bytes(0) - (live(Kind::Streams) - 1) * 2 * MIB
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn whichever_call_fails_a_load_leaves_nothing_allocated_and_nothing_pinned() {
                 }
                 cache.offload_unlocked().unwrap();
                 device.empty_cache().unwrap();
-                assert_eq!(own_bytes(0), CONTEXT_BYTES, "after call {n}");
+                assert_eq!(beside_streams(), CONTEXT_BYTES, "after call {n}");
                 failed
             });
             assert!(failures.count() > 10, "{kind:?}");
@@ -151,7 +156,7 @@ fn a_cancelled_load_is_not_counted_and_leaves_the_model_whole_in_host_memory_and
                 assert!(!error.is_out_of_memory() && error.to_string().contains("cancelled"), "{error}");
                 let model = cache.models().remove(0);
                 assert_eq!((model.locks, model.resident_bytes), (0, 0), "{kind:?} at {point:?}");
-                assert_eq!((allocated_bytes(&device), own_bytes(0)), (0, CONTEXT_BYTES), "{kind:?} at {point:?}");
+                assert_eq!((allocated_bytes(&device), beside_streams()), (0, CONTEXT_BYTES), "{kind:?} at {point:?}");
                 assert_eq!([Kind::Pinned, Kind::Events].map(live), [0, 0], "{kind:?} at {point:?}");
 
                 *canceller.0.lock().unwrap() = None;
@@ -164,5 +169,25 @@ fn a_cancelled_load_is_not_counted_and_leaves_the_model_whole_in_host_memory_and
             }
         }
         assert_eq!((leaks(), ever(Ever::FreedUnderWork)), (Vec::new(), 0));
+    });
+}
+
+#[test]
+fn a_load_for_which_the_device_has_no_room_for_a_stream_is_out_of_memory() {
+    let name = "a_load_for_which_the_device_has_no_room_for_a_stream_is_out_of_memory";
+    in_child(module_path!(), name, &[], || {
+        let folder = tempfile::tempdir().unwrap();
+        let device = device(AllocatorKind::Native);
+        let cache = cache(&device, file(&folder));
+        let all_but = |bytes| set_others_bytes(0, 24 * GIB - CONTEXT_BYTES - bytes);
+        // The model's one segment, and nothing beside it.
+        all_but(20 * MIB);
+        let error = cache.lock(&ModelKey::model("m"), None).map(drop).unwrap_err();
+        assert!(error.is_out_of_memory(), "{error}");
+        assert!(error.to_string().contains("model `m`: the device is out of memory"), "{error}");
+        assert_eq!((allocated_bytes(&device), own_bytes(0), live(Kind::Pinned)), (0, CONTEXT_BYTES, 0));
+        all_but(22 * MIB);
+        let locked = cache.lock(&ModelKey::model("m"), None).unwrap();
+        assert_eq!((locked.report().missing_bytes, live(Kind::Streams)), (0, 2), "one stream carries all");
     });
 }

@@ -3,13 +3,14 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use headroom_base::AllocatorKind;
-use headroom_device::DriverError;
+use headroom_base::{AllocatorKind, MIB};
 use headroom_device::cuda::Uploader;
 use headroom_device::cuda::upload::{PinnedBuffer, UploadSettings};
 use headroom_device::device::{UploadPart, Uploaded};
+use headroom_device::driver::DriverCall;
+use headroom_device::{DriverError, MemoryInfo};
 
-use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, live};
+use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, live, set_others_bytes};
 use crate::uploads::{SIZES, SMALL, assert_arrived, contents, memory, on_device, parts, pieces, room};
 
 #[test]
@@ -120,5 +121,66 @@ fn an_upload_cancelled_by_another_thread_midway_begins_no_further_chunk() {
         assert!(copied == &pieces[0][..copied.len()], "what was begun is there");
         assert!(left.iter().all(|byte| *byte == 0), "more was begun");
         assert_eq!([Kind::Pinned, Kind::Streams, Kind::Events].map(live), [0, 1, 0]);
+    });
+}
+
+#[test]
+fn an_upload_goes_on_with_the_streams_and_buffers_that_there_is_room_for() {
+    let name = "an_upload_goes_on_with_the_streams_and_buffers_that_there_is_room_for";
+    // A buffer and a half.
+    in_child(module_path!(), name, &[("HEADROOM_STUB_PINNED_KIB", "192")], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        let mut uploader = Uploader::with_settings(context.clone(), SMALL);
+        for _ in 0..3 {
+            uploader.upload(&parts(&to, &pieces)).unwrap();
+            assert_arrived(&to, &pieces);
+            assert_eq!([Kind::Pinned, Kind::Streams].map(live), [1, 1 + SMALL.threads as u64]);
+        }
+        drop(uploader);
+        let to = room(memory.as_mut(), &SIZES);
+        let MemoryInfo { free_bytes, .. } = context.memory().unwrap();
+        for streams in [0, 1, 2] {
+            set_others_bytes(0, free_bytes - streams * 2 * MIB);
+            let mut uploader = Uploader::with_settings(context.clone(), SMALL);
+            let outcome = uploader.upload(&parts(&to, &pieces));
+            match outcome {
+                Err(DriverError::OutOfMemory { free_bytes: 0, .. }) => assert_eq!(streams, 0),
+                other => assert_eq!((other, live(Kind::Streams)), (Ok(()), 1 + streams)),
+            }
+        }
+        assert_arrived(&to, &pieces);
+    });
+}
+
+#[test]
+fn an_upload_without_any_buffer_fails_and_leaves_nothing() {
+    let name = "an_upload_without_any_buffer_fails_and_leaves_nothing";
+    in_child(module_path!(), name, &[("HEADROOM_STUB_PINNED_KIB", "100")], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        let error = Uploader::with_settings(context, SMALL).upload(&parts(&to, &pieces)).unwrap_err();
+        assert!(matches!(error, DriverError::Failed { call: DriverCall::Pin, code: 2, .. }), "{error}");
+        assert_eq!([Kind::Pinned, Kind::Streams, Kind::Events].map(live), [0, 1, 0]);
+    });
+}
+
+#[test]
+fn no_room_for_an_event_is_out_of_memory() {
+    in_child(module_path!(), "no_room_for_an_event_is_out_of_memory", &[], || {
+        let (context, pieces) = (context(), pieces());
+        let mut memory = memory(&context, AllocatorKind::Native);
+        let to = room(memory.as_mut(), &SIZES);
+        // Before the first event is made, the thread's context is asked for.
+        let outcomes = [1, 2, 3].map(|n| {
+            fail(n, 2);
+            let outcome = Uploader::with_settings(context.clone(), SMALL).upload(&parts(&to, &pieces));
+            fail(0, 0);
+            outcome
+        });
+        let is_out_of_memory = |outcome: &Result<_, _>| matches!(outcome, Err(DriverError::OutOfMemory { .. }));
+        assert_eq!(outcomes.iter().filter(|outcome| is_out_of_memory(outcome)).count(), 1, "{outcomes:?}");
     });
 }

@@ -32,7 +32,9 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Status {
             table.plain = kept;
             let gone: std::collections::BTreeMap<_, _> = gone;
             gone.values().for_each(|plain| table.give(device, plain.bytes));
-            table.streams.retain(|_, stream| stream.device != device);
+            let gone = table.streams.extract_if(.., |_, stream| stream.device == device);
+            let bytes: Vec<_> = gone.map(|(_, stream)| stream.bytes).collect();
+            bytes.into_iter().for_each(|bytes| table.give(device, bytes));
         }
         Ok(())
     })

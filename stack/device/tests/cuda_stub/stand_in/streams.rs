@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::VecDeque;
 
-use crate::table::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status, Table, in_context, put};
+use crate::table::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, PAGE, Status, Table, in_context, number_of, put};
 
 /// A place in a stream: everything given to it before.
 #[derive(Clone, Copy)]
@@ -25,23 +25,33 @@ pub enum Work {
 
 pub struct Stream {
     pub device: usize,
+    /// What it takes of the device.
+    pub bytes: u64,
     pub work: VecDeque<Work>,
     /// How many pieces of work it was ever given.
     pub given: u64,
 }
 
+/// Takes a page of the device; a context comes with room for its first.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: *mut u64, _flags: u32) -> Status {
     in_context(|table, device| {
+        let is_first = table.streams.values().all(|stream| stream.device != device);
+        let bytes = if is_first { 0 } else { PAGE };
+        table.take(device, bytes)?;
         let number = table.new_number();
-        table.streams.insert(number, Stream { device, work: VecDeque::new(), given: 0 });
+        table.streams.insert(number, Stream { device, bytes, work: VecDeque::new(), given: 0 });
         put(stream, number)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
-    in_context(|table, _| table.streams.remove(&stream).map(|_| ()).ok_or(INVALID_HANDLE))
+    in_context(|table, _| {
+        let Stream { device, bytes, .. } = table.streams.remove(&stream).ok_or(INVALID_HANDLE)?;
+        table.give(device, bytes);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -99,11 +109,16 @@ fn layout(bytes: usize) -> Result<Layout, Status> {
     Layout::from_size_align(bytes, 4096).map_err(|_| INVALID_VALUE)
 }
 
+/// What may be pinned in all: `HEADROOM_STUB_PINNED_KIB` (as much as there is).
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: u32) -> Status {
     in_context(|table, _| {
         if bytes == 0 {
             return Err(INVALID_VALUE);
+        }
+        let pinned: usize = table.pinned.values().sum();
+        if (pinned + bytes) as u64 / 1024 > number_of("HEADROOM_STUB_PINNED_KIB", u64::MAX) {
+            return Err(OUT_OF_MEMORY);
         }
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc(layout(bytes)?) } as u64;
