@@ -10,7 +10,7 @@ const MODELLED: [&str; 8] = [
     "backend",
     "expandable_segments",
     "garbage_collection_threshold",
-    "large_segment_size_mb",
+    LARGE_SEGMENT,
     "max_non_split_rounding_mb",
     "max_split_size_mb",
     "per_process_memory_fraction",
@@ -37,6 +37,9 @@ const UNMODELLED: [(&str, Form, &str); 8] = [
     ("release_lock_on_hipmalloc", Form::Flag, "it concerns waiting threads, not memory"),
 ];
 
+/// The key of the size of large segments, and of the pages of expandable ones.
+const LARGE_SEGMENT: &str = "large_segment_size_mb";
+
 /// `max_split_size_mb` and `max_non_split_rounding_mb` are refused below the size of a large segment.
 const LEAST_SPLIT_MIB: u64 = 20;
 
@@ -44,6 +47,7 @@ pub(super) fn parse(variable: &str, text: &str) -> Result<Settings, SettingsErro
     let mut settings = Settings::default();
     let mut expandable = false;
     let mut pooled = false;
+    let mut large_segment = "";
     let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     for (key, value) in pairs(&compact) {
         let refuse = |problem| SettingsError {
@@ -70,6 +74,9 @@ pub(super) fn parse(variable: &str, text: &str) -> Result<Settings, SettingsErro
             _ => set(&mut settings, key, value),
         };
         outcome.map_err(refuse)?;
+        if key == LARGE_SEGMENT {
+            large_segment = value;
+        }
     }
     settings.kind = match (pooled, expandable) {
         (true, _) => AllocatorKind::CudaMallocAsync,
@@ -81,6 +88,11 @@ pub(super) fn parse(variable: &str, text: &str) -> Result<Settings, SettingsErro
     {
         settings.notes.push("backend:cudaMallocAsync ignores the settings of the native allocator".to_owned());
         settings = Settings { notes: settings.notes, ..Settings::of_kind(AllocatorKind::CudaMallocAsync) };
+    }
+    // Only virtual memory comes in pages of that size, and the driver makes none of an odd one.
+    if settings.kind == AllocatorKind::ExpandableSegments && large_segment.parse().is_ok_and(|mib: u64| mib % 2 == 1) {
+        let (variable, key, value) = (variable.to_owned(), LARGE_SEGMENT.to_owned(), large_segment.to_owned());
+        return Err(SettingsError { variable, key, value, problem: Problem::OddPages });
     }
     Ok(settings)
 }
@@ -99,7 +111,7 @@ fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(), Problem> {
         "max_split_size_mb" => settings.most_split_bytes = Some(mebibytes(value, LEAST_SPLIT_MIB)?),
         "max_non_split_rounding_mb" => settings.most_unsplit_excess_bytes = mebibytes(value, LEAST_SPLIT_MIB)?,
         // A large segment must hold the largest request it is used for.
-        "large_segment_size_mb" => settings.large_segment_bytes = mebibytes(value, beyond_small)?,
+        LARGE_SEGMENT => settings.large_segment_bytes = mebibytes(value, beyond_small)?,
         "garbage_collection_threshold" => settings.garbage_collection_threshold = Some(share(value, false)?),
         "per_process_memory_fraction" => settings.memory_fraction = Some(share(value, true)?),
         _ => settings.divisions = Some(divisions(value)?),
@@ -256,6 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn segments_of_an_odd_size_are_refused_where_they_are_pages_of_virtual_memory_alone() {
+        let odd = "large_segment_size_mb:21";
+        assert_eq!(parsed(odd).large_segment_bytes, 21 * MIB);
+        assert_eq!(parsed(&format!("{odd},expandable_segments:False")).large_segment_bytes, 21 * MIB);
+        assert_eq!(parsed(&format!("backend:cudaMallocAsync,expandable_segments:True,{odd}")).notes.len(), 1);
+        for even in ["22", &u64::MAX.saturating_sub(1).to_string()] {
+            parsed(&format!("expandable_segments:True,{odd},large_segment_size_mb:{even}"));
+        }
+        let error = parse("PYTORCH_ALLOC_CONF", &format!("expandable_segments:True,{odd}")).unwrap_err().to_string();
+        assert!(
+            error.contains("`large_segment_size_mb` is set to `21`") && error.contains("an even number"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn refusals_name_variable_key_and_value() {
         for (text, key, value) in [
             ("pinned_use_background_threads:yes", "pinned_use_background_threads", "yes"),
@@ -274,6 +302,7 @@ mod tests {
             ("roundup_power2_divisions:[256:3]", "roundup_power2_divisions", "[256:3]"),
             ("roundup_power2_divisions:[256:4", "roundup_power2_divisions", "[256:4"),
             ("large_segment_size_mb:10", "large_segment_size_mb", "10"),
+            ("large_segment_size_mb:21,expandable_segments:True", "large_segment_size_mb", "21"),
             ("per_process_memory_fraction:1.5", "per_process_memory_fraction", "1.5"),
         ] {
             let error = parse("PYTORCH_CUDA_ALLOC_CONF", text).unwrap_err();

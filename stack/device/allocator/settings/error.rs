@@ -36,6 +36,12 @@ pub enum Problem {
     /// Not a power of two.
     #[error("sizes and steps must be powers of two (steps may be 0)")]
     NotAPowerOfTwo,
+    /// Pages of virtual memory of a size that the driver does not make.
+    #[error(
+        "expandable segments are made of pages of this size, and the driver makes pages of 2 MiB and multiples; write an \
+         even number, or leave expandable_segments off"
+    )]
+    OddPages,
 }
 
 /// A setting that is refused.
