@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use headroom_base::MIB;
 use headroom_device::cuda::CudaContext;
 
 use crate::programs::{Computation, Library};
@@ -46,8 +47,10 @@ impl GpuEngine {
     pub(super) fn new(context: CudaContext) -> Result<Self, CudaError> {
         context.bind()?;
         let mut grown = BTreeMap::new();
-        let blas = measured(&context, &mut grown, CUBLAS, || Blas::new(context.stream()))?;
-        let dnn = measured(&context, &mut grown, CUDNN, || Dnn::new(context.stream()))?;
+        let blas = measured(&context, &mut grown, CUBLAS, || Blas::new(context.stream()));
+        let blas = blas.map_err(|error| explained(&context, HANDLE_BYTES, error))?;
+        let dnn = measured(&context, &mut grown, CUDNN, || Dnn::new(context.stream()));
+        let dnn = dnn.map_err(|error| explained(&context, HANDLE_BYTES, error))?;
         Ok(Self {
             kernels: HashMap::new(),
             modules: HashMap::new(),
@@ -79,7 +82,17 @@ impl GpuEngine {
     /// What cuDNN asks for.
     pub(super) fn decide(&mut self, shape: &convolution::ConvolutionShape) -> Result<Answer, CudaError> {
         let Self { dnn, context, grown, .. } = self;
-        measured(context, grown, CUDNN, || dnn.decide(shape))
+        measured(context, grown, CUDNN, || dnn.decide(shape)).map_err(|error| explained(context, 0, error))
+    }
+
+    /// Lets cuDNN be asked anew for what it could not tell. Nothing that was decided by such answers may run afterwards.
+    pub(super) fn forget_unheard(&mut self) {
+        self.dnn.forget_unheard();
+    }
+
+    /// Whether a convolution's algorithm was chosen without cuDNN's heuristics, since they failed.
+    pub(super) fn is_unheard(&self, shape: &convolution::ConvolutionShape) -> bool {
+        self.dnn.is_unheard(shape)
     }
 
     /// Whether cuDNN refused a convolution, so that an own kernel computes it.
@@ -182,8 +195,24 @@ impl GpuEngine {
             // library was asked for this shape.
             unsafe { dnn.convolve(&call.shape, places, workspace) }
         };
-        let done = if first { measured(context, grown, CUDNN, convolve) } else { convolve() }?;
+        let done = if first { measured(context, grown, CUDNN, convolve) } else { convolve() };
+        let done = done.map_err(|error| explained(context, self.dnn.workspace_bytes_of(&call.shape), error))?;
         if done { Ok(()) } else { self.kernel(&convolution::own_kernel(call)?, address) }
+    }
+}
+
+/// What a handle of cuBLAS or cuDNN takes of the device, with room to spare: up to 68 MiB on an H200.
+const HANDLE_BYTES: u64 = 128 * MIB;
+
+/// A library's failure, told as lack of memory where that can be seen: everything that was begun ends well, so that the
+/// failure is no earlier launch's, and less is free than the call needs.
+fn explained(context: &CudaContext, needed_bytes: u64, error: CudaError) -> CudaError {
+    if !error.may_be_out_of_memory() || context.synchronize().is_err() {
+        return error;
+    }
+    match context.memory() {
+        Ok(memory) => error.beside_free(memory.free_bytes, needed_bytes),
+        Err(_) => error,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::runner::{Inputs, RunError, Runner, Work, release_all};
 use super::engine::GpuEngine;
 use super::error::CudaError;
 use super::execute::{Engine as _, Execution, Persistent, Prepared, execute};
-use super::plan::call::{Call, KernelCall};
+use super::plan::call::{Call, ConvolutionCall, KernelCall};
 use super::plan::contents;
 use super::workspaces::{Sized, WorkspaceDifference, with_real_workspaces};
 
@@ -185,12 +185,17 @@ impl State {
         }
         let computation = programs::computation(work.architecture, &work.case, &work.execution)?;
         let ready = Arc::new(self.decided(computation)?);
-        self.ready.insert(key, Arc::clone(&ready));
+        // What was chosen without cuDNN's heuristics is chosen anew for the next run: what made them fail may have passed.
+        if !convolutions(&ready.prepared).any(|call| self.engine.is_unheard(&call.shape)) {
+            self.ready.insert(key, Arc::clone(&ready));
+        }
         Ok(ready)
     }
 
-    /// Decides a computation's workspaces and calls, and makes its kernels.
+    /// Decides a computation's workspaces and calls, and makes its kernels. It may be run until the next is decided, and
+    /// for good where nothing of it was [unheard](GpuEngine::is_unheard).
     pub(super) fn decided(&mut self, computation: Computation) -> Result<Ready, CudaError> {
+        self.engine.forget_unheard();
         let Sized { computation, differences } = with_real_workspaces(computation, |shape| self.engine.decide(shape))?;
         let prepared = Prepared::new(computation)?;
         let kernels = prepared.calls.iter().flatten().filter_map(|call| match call {
@@ -204,13 +209,12 @@ impl State {
     }
 
     pub(super) fn convolutions(&self, prepared: &Prepared) -> Convolutions {
-        let mut convolutions = Convolutions::default();
-        for call in prepared.calls.iter().flatten() {
-            let Call::Convolution(call) = call else { continue };
+        let mut counted = Convolutions::default();
+        for call in convolutions(prepared) {
             let refused = self.engine.has_refused(&call.shape);
-            *(if refused { &mut convolutions.by_own_kernel } else { &mut convolutions.by_library }) += 1;
+            *(if refused { &mut counted.by_own_kernel } else { &mut counted.by_library }) += 1;
         }
-        convolutions
+        counted
     }
 
     /// Puts values into memory that nobody gave any.
@@ -254,6 +258,14 @@ impl State {
         let (inputs, weights) = (work.inputs, work.weights);
         execute(engine, Execution { device, prepared, inputs, weights, persistent, observe }, then)
     }
+}
+
+/// The convolutions among a computation's calls.
+fn convolutions(prepared: &Prepared) -> impl Iterator<Item = &ConvolutionCall> {
+    prepared.calls.iter().flatten().filter_map(|call| match call {
+        Call::Convolution(call) => Some(call),
+        Call::Kernel(_) | Call::Product(_) => None,
+    })
 }
 
 impl Runner for CudaRunner {

@@ -57,6 +57,12 @@ enum Chosen {
     Refused(u32),
 }
 
+impl Chosen {
+    fn is_unheard(&self) -> bool {
+        matches!(self, Self::Library { unheard: Some(_), .. })
+    }
+}
+
 fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
     super::answer::check(Library::Cudnn, call, answer)
 }
@@ -72,8 +78,9 @@ impl Dnn {
         Ok(own)
     }
 
-    /// The workspace a convolution asks for, in bytes, and the algorithm's name. It is decided once for each shape. What
-    /// the library refuses needs none.
+    /// The workspace a convolution asks for, in bytes, and the algorithm's name. It is decided once for each shape, and
+    /// again after [`forget_unheard`](Self::forget_unheard) where the heuristics failed. What the library refuses needs
+    /// none.
     pub(in crate::cuda) fn decide(&mut self, shape: &ConvolutionShape) -> Result<(u64, String), CudaError> {
         Ok(match self.chosen(shape)? {
             Chosen::Library { algorithm, workspace_bytes, unheard, .. } => {
@@ -87,6 +94,24 @@ impl Dnn {
     /// Whether the library refused a convolution that it was asked for.
     pub(in crate::cuda) fn has_refused(&self, shape: &ConvolutionShape) -> bool {
         matches!(self.chosen.get(shape), Some(Chosen::Refused(_)))
+    }
+
+    /// Whether the heuristics failed when a convolution's algorithm was chosen.
+    pub(in crate::cuda) fn is_unheard(&self, shape: &ConvolutionShape) -> bool {
+        self.chosen.get(shape).is_some_and(Chosen::is_unheard)
+    }
+
+    /// Forgets what was chosen while the heuristics failed: what made them fail may have passed.
+    pub(in crate::cuda) fn forget_unheard(&mut self) {
+        self.chosen.retain(|_, chosen| !chosen.is_unheard());
+    }
+
+    /// The workspace of a convolution as it was decided; none where it was not.
+    pub(in crate::cuda) fn workspace_bytes_of(&self, shape: &ConvolutionShape) -> u64 {
+        match self.chosen.get(shape) {
+            Some(Chosen::Library { workspace_bytes, .. }) => *workspace_bytes,
+            Some(Chosen::Refused(_)) | None => 0,
+        }
     }
 
     fn chosen(&mut self, shape: &ConvolutionShape) -> Result<&Chosen, CudaError> {
@@ -274,4 +299,50 @@ impl Drop for Dnn {
 fn name_of(algorithm: cudnnConvolutionFwdAlgo_t) -> String {
     let name = format!("{algorithm:?}");
     name.strip_prefix("CUDNN_CONVOLUTION_FWD_ALGO_").unwrap_or(&name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use headroom_base::{DType, MemoryLayout};
+
+    use super::*;
+
+    fn shape(channels: i32) -> ConvolutionShape {
+        ConvolutionShape {
+            dtype: DType::Fp16,
+            layout: MemoryLayout::Contiguous,
+            input: vec![1, channels, 64, 64],
+            weights: vec![8, channels, 3, 3],
+            output: vec![1, 8, 64, 64],
+            stride: vec![1, 1],
+            padding: vec![1, 1],
+        }
+    }
+
+    fn chosen(unheard: Option<u32>) -> Chosen {
+        let (none, algorithm) = (std::ptr::null_mut, ALL[0]);
+        let descriptors = Descriptors {
+            input: none(),
+            weights: std::ptr::null_mut(),
+            convolution: std::ptr::null_mut(),
+            output: none(),
+        };
+        Chosen::Library { descriptors, algorithm, workspace_bytes: 7, unheard }
+    }
+
+    #[test]
+    fn what_was_chosen_while_the_heuristics_failed_is_forgotten_and_nothing_else() {
+        let [unheard, heard, refused] = [3, 4, 5].map(shape);
+        let chosen = [
+            (unheard.clone(), chosen(Some(4000))),
+            (heard.clone(), chosen(None)),
+            (refused.clone(), Chosen::Refused(3000)),
+        ];
+        let mut dnn = Dnn { handle: std::ptr::null_mut(), chosen: HashMap::from(chosen) };
+        assert_eq!([&unheard, &heard, &refused].map(|shape| dnn.is_unheard(shape)), [true, false, false]);
+        assert_eq!([&unheard, &heard, &refused].map(|shape| dnn.workspace_bytes_of(shape)), [7, 7, 0]);
+        dnn.forget_unheard();
+        assert!(!dnn.chosen.contains_key(&unheard), "the heuristics are not asked again");
+        assert!(dnn.chosen.contains_key(&heard) && dnn.has_refused(&refused));
+    }
 }
