@@ -128,10 +128,14 @@ impl OpenGpu {
     /// The card of these facts, named `name` in trials, under whoever drives it.
     ///
     /// # Errors
-    /// When the driver cannot be asked.
+    /// When the driver cannot be asked, or the card is too full to see what the driver keeps of memory given back.
     pub fn new(name: impl Into<String>, facts: CardFacts, attached: Arc<dyn Attached>) -> Result<Self, DriverError> {
         let framework = attached.runner().framework();
-        let retained = retained(&*attached).unwrap_or(Reading::Unknown);
+        let retained = match retained(&*attached) {
+            // Not for as long as the card is open: it would stay unknown after whoever holds the card has gone.
+            Err(full @ DriverError::OutOfMemory { .. }) => return Err(full),
+            other => other.unwrap_or(Reading::Unknown),
+        };
         let open = Self { name: name.into(), facts, attached, framework, retained, others_bytes: AtomicU64::new(0) };
         open.look_for_others()?;
         Ok(open)

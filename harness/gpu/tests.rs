@@ -202,6 +202,19 @@ fn a_card_that_is_full_or_held_exclusively_when_it_is_opened_is_busy_until_it_is
 }
 
 #[test]
+fn a_card_too_full_to_see_what_its_driver_keeps_is_busy_and_seen_once_it_has_room() {
+    let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+    let world = world(&[(&card, "GPU-crowded")]);
+    let gpu = &world.gpus.cards()[0];
+    card.card().set_others_bytes(24 * GIB - (700 << 20));
+    let busy = gpu.turn_with("a trial", folder.path(), NO_PATIENCE, NO_PATIENCE).unwrap_err();
+    assert!(matches!(&busy, NoTurn::Busy(text) if text.contains("out of memory")), "{busy}");
+    card.card().set_others_bytes(0);
+    let turn = gpu.turn("a trial", folder.path(), NO_PATIENCE).unwrap();
+    assert_eq!(turn.open().unwrap().retained(), headroom_base::Reading::Bytes(0));
+}
+
+#[test]
 fn a_card_whose_opening_fails_for_another_reason_is_given_up() {
     let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
     let world = world(&[(&card, "GPU-mismatch")]);
