@@ -2,6 +2,7 @@
 
 use headroom_base::{AllocatorKind, MIB, Reading};
 use headroom_device::cuda::{CudaContext, CudaUnavailable, gpus};
+use headroom_device::driver::DriverCall;
 use headroom_device::readers::{NvmlReader, ProcessReader, nvml_devices};
 use headroom_device::{Device, DriverError, Settings};
 
@@ -120,6 +121,16 @@ fn a_context_that_finds_no_memory_is_an_error_and_leaves_nothing_open() {
         assert_eq!(leaks(), []);
         set_others_bytes(0, 0);
         CudaContext::open(&gpu).unwrap();
+    });
+}
+
+#[test]
+fn a_device_that_another_process_holds_for_itself_is_told_by_the_drivers_code_and_nothing_is_left_open() {
+    let name = "a_device_that_another_process_holds_for_itself_is_told_by_the_drivers_code_and_nothing_is_left_open";
+    in_child(module_path!(), name, &[("HEADROOM_STUB_HELD", "1")], || {
+        let held = CudaContext::open(&gpu()).unwrap_err();
+        assert!(matches!(held, DriverError::Failed { call: DriverCall::Context, code: 46, .. }), "{held}");
+        assert_eq!((leaks(), ever(Ever::ContextsMade)), (Vec::new(), 0));
     });
 }
 

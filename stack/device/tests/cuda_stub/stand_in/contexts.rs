@@ -1,16 +1,20 @@
 //! Primary contexts, and which one is a thread's.
 
-use crate::table::{CURRENT, INVALID_CONTEXT, MIB, Status, call, described, number_of, put};
+use crate::table::{CURRENT, DEVICE_UNAVAILABLE, INVALID_CONTEXT, MIB, Status, call, described, number_of, put};
 
 fn context_bytes() -> u64 {
     number_of("HEADROOM_STUB_CONTEXT_MIB", 524) * MIB
 }
 
+/// `HEADROOM_STUB_HELD=1`: another process holds every device for itself, as the compute mode lets it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) -> Status {
     call(|table| {
         let device = table.device(device)?;
         if table.devices[device].contexts == 0 {
+            if number_of("HEADROOM_STUB_HELD", 0) == 1 {
+                return Err(DEVICE_UNAVAILABLE);
+            }
             table.take(device, context_bytes())?;
             table.contexts_made += 1;
         }

@@ -17,6 +17,7 @@ pub const SUCCESS: Status = 0;
 pub const INVALID_VALUE: Status = 1;
 pub const OUT_OF_MEMORY: Status = 2;
 pub const NOT_INITIALIZED: Status = 3;
+pub const DEVICE_UNAVAILABLE: Status = 46;
 pub const NO_DEVICE: Status = 100;
 pub const INVALID_DEVICE: Status = 101;
 pub const INVALID_CONTEXT: Status = 201;
