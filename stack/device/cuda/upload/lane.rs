@@ -81,7 +81,8 @@ impl Lane {
         !self.buffers.is_empty()
     }
 
-    /// Copies chunks until there are none, or none that it has a buffer for. Nothing of it is under way any more when this returns.
+    /// Copies chunks until there are none, or none that it has a buffer for. Nothing of it is under way any more when this
+    /// returns.
     pub(super) fn work(&mut self, task: &Task<'_>) -> Result<(), DriverError> {
         let outcome = self.copy(task);
         if outcome.is_err() {
