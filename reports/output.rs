@@ -103,21 +103,22 @@ impl OutputFolder {
 }
 
 /// Writes a file whole or not at all: temporary name beside it, synced, renamed. A link is followed: the file that it leads
-/// to is replaced, and the link stays. What is there and no regular file (a pipe, a device) is written into as it is.
+/// to is replaced, and the link stays; who may read the file stays as it was. What is there and no regular file (a pipe, a device) is written into as it is.
 ///
 /// # Errors
 /// When the system refuses; a file that stood there is then untouched.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> {
     let io = |source| OutputError::Io { path: path.to_owned(), source };
-    match std::fs::metadata(path) {
+    let permissions = match std::fs::metadata(path) {
         Ok(there) if !there.is_file() => {
             let mut open = File::options().write(true).open(path).map_err(io)?;
             open.write_all(content).map_err(io)?;
             return Ok(path.to_owned());
         }
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-        _ => {}
-    }
+        Ok(there) => Some(there.permissions()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io(error)),
+    };
     let target = followed(path);
     let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     mutant!(
@@ -128,6 +129,9 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
             // Where there are no locks, nobody takes the file for an orphan either.
             let _ = file.as_file().try_lock();
             file.write_all(content).map_err(io)?;
+            if let Some(permissions) = permissions {
+                file.as_file().set_permissions(permissions).map_err(io)?;
+            }
             file.as_file().sync_all().map_err(io)?;
             file.persist(&target).map_err(|error| io(error.error))?;
         },

@@ -332,11 +332,17 @@ impl Report {
         !self.trials.is_empty() && self.count(Outcome::Ignored) == self.trials.len()
     }
 
+    /// Whether it has trials and none of them came to its end.
+    fn none_was_run(&self) -> bool {
+        !self.trials.is_empty() && self.count(Outcome::NotRun) == self.trials.len()
+    }
+
     /// What stands at the head of every file that is made of it.
     pub fn headline(&self) -> &'static str {
         match (self.has_failed(), self.is_stopped()) {
             (true, true) => "something does not hold, and the run was stopped before its end",
             (true, false) => "something does not hold",
+            (false, true) if self.none_was_run() => "nothing was run: no trial came to its end",
             (false, true) => "the run was stopped before its end",
             (false, false) if self.count(Outcome::Busy) > 0 => "nothing failed, and a device was busy",
             (false, false) if self.only_ignored() => "nothing could be run: every trial was ignored",

@@ -58,8 +58,12 @@ fn an_estimate_below_its_own_programs_peaks_says_so_and_promises_nothing() {
 
 #[test]
 fn whether_a_reservation_is_enough_by_its_program_is_not_said_where_only_a_bound_or_nothing_is_known() {
-    let enough =
-        |more: &[&str]| headroom(&[&["estimate", "--json"][..], more].concat()).json()["enough_by_program"].clone();
+    let enough = |more: &[&str]| {
+        let answer = headroom(&[&["estimate", "--json"][..], more].concat()).json()["enough_by_program"].clone();
+        let said = headroom(&[&["estimate"][..], more].concat()).stdout;
+        assert_eq!(said.contains("so that nothing is retried"), answer == true, "{said}");
+        answer
+    };
     let decode = [&DECODE[..], &["--dtype", "fp16"]].concat();
     assert_eq!(enough(&[&decode[..], &["--allocator", "native"]].concat()), true);
     assert_eq!(enough(&[&decode[..], &["--allocator", "cuda_malloc_async"]].concat()), Value::Null);

@@ -29,8 +29,10 @@ fn annotations(report: &Report) -> Vec<String> {
         report.trials.iter().filter(|trial| trial.outcome == Outcome::Failed).map(|trial: &Check| {
             command("error", &trial.name(), trial.message.as_deref().unwrap_or("it does not hold"))
         });
+    let not_run = report.trials.iter().find(|trial| trial.outcome == Outcome::NotRun);
+    let why = not_run.and_then(|trial| trial.message.as_deref()).unwrap_or("the run was stopped before its end");
     let stopped = report.provenance.iter().filter(|from| from.stopped).map(|from| {
-        let text = format!("{}: trials that had not ended stand in it as not run", from.report_id);
+        let text = format!("{}: {why}; trials that had not ended stand in it as not run", from.report_id);
         command("warning", "the run was stopped before its end", &text)
     });
     let grades = report.mutants.iter().flat_map(|mutants| mutants.survivors());

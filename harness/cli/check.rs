@@ -1,5 +1,7 @@
 //! `check` and `schema`: for the author of a family file.
 
+use std::path::Path;
+
 use headroom_base::Bytes;
 use headroom_family::{Family, Recordings, json_schema};
 
@@ -8,7 +10,7 @@ use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
 use crate::bench::weights_bytes;
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, CatalogueError};
 use crate::recorded::recording_names;
 
 /// Checks a family file, or every one of a folder.
@@ -19,7 +21,9 @@ pub(super) fn check(args: &CheckArgs, terminal: &mut Terminal<'_>) -> Result<Exi
     let families = if args.file.is_dir() {
         Catalogue::load(Some(&args.file))?.families().to_vec()
     } else {
-        vec![Family::load(&args.file, Recordings::Named(&recording_names()))?]
+        let family = Family::load(&args.file, Recordings::Named(&recording_names()))?;
+        claimed_once(&family, &args.file)?;
+        vec![family]
     };
     for family in families {
         let weights: u64 = family.models.iter().map(weights_bytes).sum();
@@ -35,6 +39,21 @@ pub(super) fn check(args: &CheckArgs, terminal: &mut Terminal<'_>) -> Result<Exi
         ))?;
     }
     Ok(Exit::Success)
+}
+
+/// Whether no other family of the file's folder claims a recording that this one does. Other mistakes of theirs are told
+/// when they are checked.
+fn claimed_once(family: &Family, file: &Path) -> Result<(), CatalogueError> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_its = |model: &str| model.split_once(':').is_some_and(|(name, _)| name == family.name);
+    let is_about_it = |error: &CatalogueError| match error {
+        CatalogueError::RecordedTwice { first, second, .. } => is_its(first) || is_its(second),
+        _ => false,
+    };
+    match Catalogue::load(Some(folder)) {
+        Err(error) if is_about_it(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// `1 model`, `2 models`.

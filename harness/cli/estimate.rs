@@ -47,6 +47,9 @@ struct Answer<'a> {
     /// Whether the reservation is no less than they are. None where it has no program, and where it is no less than is
     /// known for sure but only a bound is known of the rest.
     enough_by_program: Option<bool>,
+    /// Whether windows that were left out of the shipped line needed more than it reserves.
+    #[serde(skip)]
+    left_out_needed_more: bool,
     /// Things a reader should know.
     notes: Vec<String>,
 }
@@ -135,6 +138,7 @@ fn answer<'a>(
         program_allocated_peak_bytes: None,
         program_reserved_peak_bytes: None,
         enough_by_program: None,
+        left_out_needed_more: false,
         notes: Vec::new(),
     };
     let Some(Priced { line, costs }) = price_case(model, &case, &hard, built_ins) else {
@@ -168,6 +172,7 @@ fn answer<'a>(
         }
         let worst = built_in.lines().filter_map(ShippedLine::worst_left_out);
         if let Some((size, share)) = worst.max_by(|(_, left), (_, right)| left.total_cmp(right)) {
+            answer.left_out_needed_more = true;
             answer.notes.push(format!(
                 "windows that were left out of the line as fragmented, in clean processes, needed up to {:.1} % more than it \
                  reserves ({}): calibrate it on your card, or reserve that much more",
@@ -225,10 +230,12 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         row("reservation", reservation_bytes, String::new()),
     ];
     terminal.table(&["part", ">bytes", "from"], &rows)?;
-    terminal.line(if is_too_little {
-        "Beside weights and context."
-    } else {
+    // Promised only where the program bears it out, and no recorded window is known to have needed more.
+    let is_promised = answer.enough_by_program == Some(true) && !answer.left_out_needed_more;
+    terminal.line(if is_promised {
         "Beside weights and context, so that nothing is retried; `headroom advise` says what smaller card completes."
+    } else {
+        "Beside weights and context."
     })?;
     for note in &answer.notes {
         terminal.line(note)?;

@@ -46,7 +46,9 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         (provenance(arguments_of(args)), redaction(world.catalogue.families(), families, &args.output));
     // What stands there from an earlier run says nothing of this one.
     if let Some(why) = missing_gpu(args, &world) {
-        folder.write_report(&not_begun(&chosen, &from, &why), &redaction)?;
+        let report = not_begun(&chosen, &from, &why);
+        folder.write_report(&report, &redaction)?;
+        annotate(&report, args.json, terminal)?;
         return Err(CliError::Unavailable(why));
     }
     folder.write_report(&begun(&chosen, &from), &redaction)?;

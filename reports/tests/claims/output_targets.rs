@@ -7,6 +7,7 @@ use headroom_reports::output::write_whole;
 
 crate::claims![
     a_link_stays_and_what_it_leads_to_is_replaced_whole,
+    who_may_read_a_file_stays_as_it_was,
     what_is_no_file_is_written_into_and_stays_what_it_is,
 ];
 
@@ -35,6 +36,21 @@ fn a_link_stays_and_what_it_leads_to_is_replaced_whole() {
     symlink("ring", at("ring")).unwrap();
     assert!(write_whole(&at("ring"), b"new").is_err());
     assert_eq!(std::fs::read_link(at("ring")).unwrap(), Path::new("ring"));
+}
+
+fn who_may_read_a_file_stays_as_it_was() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("private"), folder.path().join("link"));
+    symlink("private", &link).unwrap();
+    write_whole(&file, b"old").unwrap();
+    let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    for path in [&file, &link] {
+        write_whole(path, b"new").unwrap();
+        assert_eq!(mode(), 0o600, "{}", path.display());
+    }
 }
 
 fn what_is_no_file_is_written_into_and_stays_what_it_is() {
