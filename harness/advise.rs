@@ -4,13 +4,15 @@ use std::str::FromStr;
 
 use headroom_base::{AllocatorKind, Case};
 use headroom_device::Settings;
+use headroom_device::cache::WeightsSource;
 use headroom_device::replay::Requests;
-use headroom_family::Architecture;
+use headroom_family::{Architecture, Model};
 use headroom_runners::programs::{self, Execution, Piece, PredictionError, Role, Run, Start};
-use headroom_runners::requests;
+use headroom_runners::{model_spec, requests};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::bench::weights_bytes;
 use crate::replay::{Candidate, Choice, NamedSetting, Terms, what_if};
 
 /// What is asked.
@@ -22,6 +24,8 @@ pub struct Question<'a> {
     pub case: Case,
     /// How it runs.
     pub execution: Execution,
+    /// The model's own weights, as they are loaded.
+    pub own: Vec<Piece>,
     /// Weights of other models that are on the device already.
     pub beside: Vec<Piece>,
     /// What the process takes from the device before it allocates anything.
@@ -46,7 +50,8 @@ pub struct SettingAdvice {
     /// The least card on which the operation completes, retries allowed: context and weights are in it. An upper bound
     /// for the stream-ordered pool.
     pub least_capacity_bytes: u64,
-    /// Whether the card that was asked about is large enough; none where none was.
+    /// Whether the card that was asked about is large enough; none where none was, and where it is smaller than an upper
+    /// bound and has room for what is certainly needed.
     pub fits: Option<bool>,
     /// Retries on that card, of the run with more of them: what is cached has to be given back to go on.
     pub retries: Option<u64>,
@@ -64,9 +69,30 @@ impl SettingAdvice {
             environment: &self.environment,
             least_capacity_bytes: self.least_capacity_bytes,
             reserved_peak_bytes: self.reserved_peak_bytes,
-            runs_out: self.fits == Some(false),
+            // What may run out stands behind what fits. Where no card was asked about, all are alike.
+            runs_out: self.fits != Some(true),
             retries: self.retries.is_some_and(|retries| retries > 0),
             is_bound: self.is_bound,
+        }
+    }
+}
+
+/// The least card for something, and what of it is certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastCard {
+    /// What does for sure.
+    pub bytes: u64,
+    /// Less than this certainly does not. It is the same, but for an upper bound.
+    pub certain_bytes: u64,
+}
+
+impl LeastCard {
+    /// Whether a card is large enough; none where what is known does not say.
+    pub fn fits(self, memory_bytes: u64) -> Option<bool> {
+        match memory_bytes {
+            memory if memory < self.certain_bytes => Some(false),
+            memory if memory < self.bytes => None,
+            _ => Some(true),
         }
     }
 }
@@ -90,12 +116,27 @@ pub struct Advice {
 impl Advice {
     /// The setting to take, and those as good as equal; none only where there is no setting.
     pub fn choice(&self) -> Option<Choice<'_>> {
-        choice(&self.settings)
+        Choice::of(&self.settings.iter().map(SettingAdvice::candidate).collect::<Vec<_>>())
+    }
+
+    /// The least card of one of its settings.
+    ///
+    /// Under an upper bound what is in use at once is certain: context, weights, workspaces, and what the operation has
+    /// allocated at its peak.
+    pub fn least_card(&self, setting: &SettingAdvice) -> LeastCard {
+        let bytes = setting.least_capacity_bytes;
+        let held_bytes = self.context_bytes + self.weights_bytes + self.workspaces_bytes + setting.allocated_peak_bytes;
+        LeastCard { bytes, certain_bytes: if setting.is_bound { held_bytes.min(bytes) } else { bytes } }
     }
 }
 
-fn choice(settings: &[SettingAdvice]) -> Option<Choice<'_>> {
-    Choice::of(&settings.iter().map(SettingAdvice::candidate).collect::<Vec<_>>())
+/// The weights of a model as they are loaded; those of a file as one piece.
+pub fn weights_pieces(model: &Model) -> Vec<Piece> {
+    let piece = |name: String, bytes| Piece { name, bytes, floating: true };
+    match model_spec(model).weights {
+        WeightsSource::Synthetic(pieces) => pieces.into_iter().map(|held| piece(held.name, held.bytes)).collect(),
+        WeightsSource::Safetensors { .. } => vec![piece(model.key.clone(), weights_bytes(model))],
+    }
 }
 
 /// Runs the operation's program under every kind of allocator.
@@ -107,9 +148,7 @@ fn choice(settings: &[SettingAdvice]) -> Option<Choice<'_>> {
 /// When there is no program for the case, or it exceeds every card.
 pub fn advise(question: &Question<'_>) -> Result<Advice, PredictionError> {
     let program = programs::program(question.architecture, &question.case, &question.execution)?;
-    let stored = question.execution.stored.unwrap_or(question.case.dtype);
-    let own = programs::weights(question.architecture, stored);
-    let weights: Vec<Piece> = question.beside.iter().cloned().chain(own).collect();
+    let weights: Vec<Piece> = question.beside.iter().chain(&question.own).cloned().collect();
     let runs = [Run::First, Run::Later].map(|run| requests(&program, &weights, run));
     let settings: Result<Vec<_>, PredictionError> = AllocatorKind::ALL
         .par_iter()
@@ -128,23 +167,27 @@ pub fn advise(question: &Question<'_>) -> Result<Advice, PredictionError> {
                 first_reserved_peak_bytes: first.reserved_peak_bytes,
                 room_before_bytes: later.reserved_baseline_bytes.saturating_sub(later.allocated_baseline_bytes),
                 least_capacity_bytes,
-                fits: question.memory_bytes.map(|memory| least_capacity_bytes <= memory),
+                fits: None,
                 retries,
                 environment: setting.environment(),
                 is_bound: setting.is_bound(),
             })
         })
         .collect();
-    let settings = settings?;
-    let least = choice(&settings).and_then(|choice| AllocatorKind::from_str(choice.best.name).ok());
     let kept = program.allocations().filter(|made| made.role == Role::Persistent);
-    Ok(Advice {
-        least: least.unwrap_or(AllocatorKind::Native),
+    let mut advice = Advice {
+        settings: settings?,
+        least: AllocatorKind::Native,
         workspaces_bytes: kept.map(|made| made.bytes).sum(),
         weights_bytes: weights.iter().chain(&program.inputs).map(|piece| piece.bytes).sum(),
         context_bytes: question.context_bytes,
-        settings,
-    })
+    };
+    if let Some(memory) = question.memory_bytes {
+        let fits: Vec<_> = advice.settings.iter().map(|setting| advice.least_card(setting).fits(memory)).collect();
+        advice.settings.iter_mut().zip(fits).for_each(|(setting, fits)| setting.fits = fits);
+    }
+    let least = advice.choice().and_then(|choice| AllocatorKind::from_str(choice.best.name).ok());
+    Ok(Advice { least: least.unwrap_or(AllocatorKind::Native), ..advice })
 }
 
 /// The least memory that does for every one of the runs, and the most retries of one on the memory that is left.
@@ -154,4 +197,40 @@ fn least_and_retries(runs: &[Requests], setting: &NamedSetting, left_bytes: Opti
     // A program that was just run on an ample card completes on one.
     let least = answers.iter().map(|answer| answer.least_capacity_bytes.unwrap_or(answer.reserved_peak_bytes)).max();
     (least.unwrap_or(0), answers.iter().filter_map(|answer| answer.retries).max())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(allocator: AllocatorKind, [least, reserved]: [u64; 2], fits: Option<bool>) -> SettingAdvice {
+        SettingAdvice {
+            allocator,
+            allocated_peak_bytes: 1,
+            reserved_peak_bytes: reserved,
+            first_reserved_peak_bytes: reserved,
+            room_before_bytes: 0,
+            least_capacity_bytes: least,
+            fits,
+            retries: None,
+            environment: String::new(),
+            is_bound: allocator == AllocatorKind::CudaMallocAsync,
+        }
+    }
+
+    #[test]
+    fn of_a_tie_what_fits_is_taken_before_what_may_not_though_it_reserves_more() {
+        let best = |known: Option<bool>| {
+            let native = setting(AllocatorKind::Native, [1_000, 900], known);
+            let pool = setting(AllocatorKind::CudaMallocAsync, [1_010, 500], None);
+            let least = AllocatorKind::Native;
+            let (weights_bytes, workspaces_bytes, context_bytes) = (0, 0, 0);
+            let settings = vec![native, pool];
+            let advice = Advice { settings, least, weights_bytes, workspaces_bytes, context_bytes };
+            advice.choice().and_then(|choice| AllocatorKind::from_str(choice.best.name).ok())
+        };
+        assert_eq!(best(Some(true)), Some(AllocatorKind::Native));
+        // Where no card was asked about, the lower reserved peak decides.
+        assert_eq!(best(None), Some(AllocatorKind::CudaMallocAsync));
+    }
 }

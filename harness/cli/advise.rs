@@ -2,8 +2,9 @@
 
 mod generation;
 
-use headroom_base::{AllocatorKind, Bytes, Case, MIB, Operation, Tiling};
-use headroom_family::{Family, PipelineStep};
+use headroom_base::{AllocatorKind, Bytes, Case, DType, MIB, Operation, Tiling};
+use headroom_family::{Family, Model, PipelineStep};
+use headroom_runners::programs;
 use serde::Serialize;
 
 use super::args::AdviseArgs;
@@ -11,7 +12,7 @@ use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
-use crate::advise::{Advice, Question, SettingAdvice, advise as ask};
+use crate::advise::{Advice, Question, SettingAdvice, advise as ask, weights_pieces};
 use crate::bench::weights_bytes;
 use crate::catalogue::Catalogue;
 use crate::replay::OLDER_VARIABLE_NOTE;
@@ -25,6 +26,10 @@ const OUTSIDE: &str = "What cuDNN and cuBLAS take outside the allocator is not i
 
 /// What the sign before a figure means.
 const BOUND: &str = "≤: the driver's pool has no public policy; its figures are upper bounds.";
+
+/// What `unknown` means under a bound.
+const UNKNOWN: &str =
+    "unknown: the card is smaller than the bound, and has room for context, weights and the allocated peak.";
 
 /// Tiles that are tried where nothing fits untiled, the largest first.
 const TILES: [u32; 3] = [1024, 512, 256];
@@ -43,7 +48,7 @@ struct Answer<'a> {
     /// The largest tile with which a card fits that is too small without.
     #[serde(skip_serializing_if = "Option::is_none")]
     tile_that_fits: Option<u32>,
-    /// What the family's other models weigh, of which nothing is in these figures.
+    /// What the other models weigh that the family's pipeline uses, of which nothing is in these figures.
     others_weights_bytes: u64,
     /// The batch with which the family's pipeline runs the operation on the model, where that is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,15 +61,18 @@ impl Answer<'_> {
     /// Says what of a whole generation is not in the figures.
     fn note_what_is_left_out(&mut self, chosen: &Chosen<'_>) {
         let Chosen { family, model, case, .. } = chosen;
-        let others = || family.models.iter().filter(|other| other.key != model.key);
-        self.others_weights_bytes = others().map(weights_bytes).sum();
-        if others().next().is_some() {
+        let (used, _) = models_of(family);
+        let others: Vec<_> = used.iter().filter(|other| other.key != model.key).collect();
+        self.others_weights_bytes = others.iter().map(|other| weights_bytes(other)).sum();
+        if !others.is_empty() {
+            let is_part = others.len() < used.len();
             self.notes.push(format!(
-                "this is for model `{}` alone; the family's others weigh {}, which a card has to hold too where they stay on it: \
-                 `headroom advise --family {}` answers for the whole",
+                "this is for model `{}` alone; the others that the family's pipeline uses weigh {}, which a card has to hold \
+                 too where they stay on it: `headroom advise --family {}` answers for the whole{}",
                 model.key,
                 Bytes(self.others_weights_bytes),
-                family.name
+                family.name,
+                if is_part { "" } else { ", of which this model is no part" }
             ));
         }
         let is_same = |step: &&PipelineStep| step.model == model.key && step.case.operation == case.operation;
@@ -81,7 +89,15 @@ impl Answer<'_> {
     }
 }
 
-/// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in; or without an
+/// The models that the family's pipeline runs or locks, and those that it does not; each in the family's order.
+fn models_of(family: &Family) -> (Vec<&Model>, Vec<&Model>) {
+    let is_used =
+        |model: &&Model| family.pipeline.iter().any(|step| step.model == model.key || step.with.contains(&model.key));
+    family.models.iter().partition(is_used)
+}
+
+/// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in, or lie in a
+/// file; or without an
 /// operation, for the whole of a generation.
 ///
 /// # Errors
@@ -94,8 +110,8 @@ pub(super) fn advise(args: &AdviseArgs, catalogue: &Catalogue, terminal: &mut Te
     };
     let chosen = Chosen::named((&args.family, operation, args.dtype), &args.sized, catalogue)?;
     let advice = advice_for(&chosen, chosen.case, memory_bytes)?;
-    let nothing_fits = advice.settings.iter().all(|setting| setting.fits == Some(false));
-    let tile_that_fits = nothing_fits.then(|| tile_that_fits(&chosen, memory_bytes)).flatten();
+    let is_too_small = memory_bytes.is_some() && !fits_any(&advice);
+    let tile_that_fits = is_too_small.then(|| tile_that_fits(&chosen, memory_bytes)).flatten();
     let (family, model) = (chosen.family.name.as_str(), chosen.model.key.as_str());
     let in_use = args.allocator;
     let case = chosen.case;
@@ -129,15 +145,31 @@ fn advice_for(chosen: &Chosen<'_>, case: Case, memory_bytes: Option<u64>) -> Res
             "model `{key}` is known by its size alone, so it has no program: give it an architecture"
         ))
     })?;
+    // A file is loaded as it is; other weights are taken in the element type that is run.
+    let (execution, own) = match model.safetensors {
+        Some(_) => (chosen.execution(AllocatorKind::Native), weights_pieces(model)),
+        None => (chosen.execution_of_its_own(), programs::weights(architecture, case.dtype)),
+    };
     let question = Question {
         architecture,
         case,
-        execution: chosen.execution_of_its_own(),
+        execution,
+        own,
         beside: Vec::new(),
         context_bytes: context_bytes(chosen.family),
         memory_bytes,
     };
     ask(&question).map_err(|error| CliError::Value(error.to_string()))
+}
+
+/// Whether some setting fits for sure.
+fn fits_any(advice: &Advice) -> bool {
+    advice.settings.iter().any(|setting| setting.fits == Some(true))
+}
+
+/// The element type that the weights are in where the operation begins.
+fn loaded_in(chosen: &Chosen<'_>) -> DType {
+    if chosen.model.safetensors.is_some() { chosen.model.dtype } else { chosen.case.dtype }
 }
 
 /// What is reckoned for the context on a family's cards.
@@ -155,14 +187,15 @@ fn tile_that_fits(chosen: &Chosen<'_>, memory_bytes: Option<u64>) -> Option<u32>
     TILES.into_iter().find(|&tile_pixels| {
         let tiled = case.with_tiling(Tiling { tile_pixels, overlap_percent: 25 });
         let advice = advice_for(chosen, tiled, memory_bytes);
-        advice.is_ok_and(|advice| advice.settings.iter().any(|setting| setting.fits == Some(true)))
+        advice.is_ok_and(|advice| fits_any(&advice))
     })
 }
 
 fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let Advice { settings, least, weights_bytes, workspaces_bytes, context_bytes } = &answer.advice;
     terminal.line(format!("{}, predicted from its program:", chosen.name()))?;
-    let rows: Vec<_> = settings.iter().map(row).collect();
+    let was_asked = answer.memory_bytes.is_some();
+    let rows: Vec<_> = settings.iter().map(|setting| row(setting, was_asked)).collect();
     let header = ["setting", ">allocated peak", ">reserved peak", ">least card", "fits", "environment"];
     terminal.table(&header, &rows)?;
     for note in &answer.notes {
@@ -172,11 +205,15 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         "Peaks are beyond weights, inputs and libraries' workspaces; the least card has them in it ({} in {}, and {}), \
          and {} for the context. {OUTSIDE}",
         Bytes(*weights_bytes),
-        answer.case.dtype,
+        loaded_in(chosen),
         Bytes(*workspaces_bytes),
         Bytes(*context_bytes)
     ))?;
     terminal.line(BOUND)?;
+    let is_unknown = was_asked && settings.iter().any(|setting| setting.fits.is_none());
+    if is_unknown {
+        terminal.line(UNKNOWN)?;
+    }
     for line in meanings(&answer.advice) {
         terminal.line(line)?;
     }
@@ -189,13 +226,13 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         terminal.line(change(used, best))?;
     }
     if let Some(memory) = answer.memory_bytes {
-        let any = settings.iter().any(|setting| setting.fits == Some(true));
         let tiles = match answer.tile_that_fits {
             Some(tile) => format!(" Tile by tile it fits: --option tile={tile}."),
             None => String::new(),
         };
-        if !any {
-            terminal.line(format!("No setting fits {}.{tiles}", Bytes(memory)))?;
+        if !fits_any(&answer.advice) {
+            let fits = if is_unknown { "is sure to fit" } else { "fits" };
+            terminal.line(format!("No setting {fits} {}.{tiles}", Bytes(memory)))?;
         }
     }
     terminal.line(OLDER_VARIABLE_NOTE)?;
@@ -260,13 +297,21 @@ fn beyond_the_sum(setting: &SettingAdvice, advice: &Advice) -> Option<String> {
     })
 }
 
-fn row(setting: &SettingAdvice) -> Vec<String> {
+/// Whether it fits the card that was asked about, if one was.
+fn fits_word(fits: Option<bool>, was_asked: bool) -> &'static str {
+    match fits {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None if was_asked => "unknown",
+        None => "",
+    }
+}
+
+fn row(setting: &SettingAdvice, was_asked: bool) -> Vec<String> {
     let bound = if setting.is_bound { "≤ " } else { "" };
     let fits = match setting.fits {
         Some(true) if setting.retries.is_some_and(|retries| retries > 0) => "yes, by retries",
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => "",
+        fits => fits_word(fits, was_asked),
     };
     vec![
         setting.allocator.to_string(),
