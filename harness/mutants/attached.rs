@@ -133,13 +133,17 @@ pub fn graded_there(grades: Vec<MutantGrade>) -> GradedThere {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 
     use super::*;
     use crate::gpu::{Gpus, posing::Posing};
 
-    /// The chosen decision is the process's: this test wants one of its own, as nextest gives it.
+    /// The chosen decision is the process's: no two tests may choose at once, nor may another test run meanwhile.
+    static CHOOSING: Mutex<()> = Mutex::new(());
+
     fn grades_on_a_card_that_poses(name: &str) {
+        let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
         let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
         let gpus = Gpus::of(vec![card.listed("GPU-mutants")]);
         let world = Arc::new(World::with_gpus(None, gpus).unwrap());
