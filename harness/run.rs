@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use headroom_reports::{Check, FormatVersion, Provenance, Report, Trust};
+use headroom_reports::{Check, FormatVersion, Provenance, Report, STOPPED, Trust};
 use rayon::prelude::*;
 
 use crate::checks;
@@ -33,7 +33,7 @@ impl SoFar<'_> {
 
     /// The report as it would be if the run were stopped now, which it says: what has not ended was not run.
     pub fn report(&self) -> Report {
-        self.stopped("the run was stopped before its end")
+        self.stopped(STOPPED)
     }
 
     fn stopped(&self, why: &str) -> Report {

@@ -44,11 +44,8 @@ fn by_suite(trials: &[Check]) -> Vec<Vec<&Check>> {
 }
 
 fn stopped(from: &Provenance, report: &Report) -> TestCase {
-    let of_it = |trial: &&Check| trial.report_id.as_ref().is_none_or(|id| *id == from.report_id);
-    let not_run = report.trials.iter().filter(of_it).find(|trial| trial.outcome == Outcome::NotRun);
-    let why = not_run.and_then(|trial| trial.message.as_deref()).unwrap_or("the run was stopped before its end");
     let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
-    status.set_message(format!("report {}: {why}", from.report_id));
+    status.set_message(format!("report {}: {}", from.report_id, report.why_stopped(from)));
     let mut case = TestCase::new("came to its end", status);
     case.set_classname("the run");
     case

@@ -27,5 +27,6 @@ pub use format::{FORMAT_VERSION, FormatVersion, ReadReportError, read_report};
 pub use output::{OutputError, OutputFolder};
 pub use redact::Redaction;
 pub use report::{
-    AttemptRecord, Check, DeviceRecord, MutantGrade, MutantReport, Outcome, Provenance, Report, Trust, WindowRecord,
+    AttemptRecord, Check, DeviceRecord, MutantGrade, MutantReport, Outcome, Provenance, Report, STOPPED, Trust,
+    WindowRecord,
 };

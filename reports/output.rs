@@ -103,7 +103,8 @@ impl OutputFolder {
 }
 
 /// Writes a file whole or not at all: temporary name beside it, synced, renamed. A link is followed: the file that it leads
-/// to is replaced, and the link stays; who may read the file stays as it was. What is there and no regular file (a pipe, a device) is written into as it is.
+/// to is replaced, and the link stays; who may read the file stays as it was. What is there and no regular file (a pipe, a
+/// device) is written into as it is.
 ///
 /// # Errors
 /// When the system refuses; a file that stood there is then untouched.

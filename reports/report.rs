@@ -138,6 +138,9 @@ impl WindowRecord {
     }
 }
 
+/// What is said of a run that was stopped, and of its trials that had not ended.
+pub const STOPPED: &str = "the run was stopped before its end";
+
 /// How a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -306,6 +309,13 @@ impl Report {
         named.map(|outcome| format!("{} {}", self.count(outcome), outcome.name())).collect()
     }
 
+    /// Why a run that was stopped was: what its trials say that were not run.
+    pub fn why_stopped(&self, from: &Provenance) -> &str {
+        let of_it = |trial: &&Check| trial.report_id.as_ref().is_none_or(|id| *id == from.report_id);
+        let not_run = self.trials.iter().filter(of_it).find(|trial| trial.outcome == Outcome::NotRun);
+        not_run.and_then(|trial| trial.message.as_deref()).unwrap_or(STOPPED)
+    }
+
     /// What the first trial says that ended so: of trials that were not run or ignored, mostly why all of them were.
     pub fn first_message(&self, outcome: Outcome) -> Option<&str> {
         self.trials.iter().find(|trial| trial.outcome == outcome)?.message.as_deref()
@@ -343,7 +353,7 @@ impl Report {
             (true, true) => "something does not hold, and the run was stopped before its end",
             (true, false) => "something does not hold",
             (false, true) if self.none_was_run() => "nothing was run: no trial came to its end",
-            (false, true) => "the run was stopped before its end",
+            (false, true) => STOPPED,
             (false, false) if self.count(Outcome::Busy) > 0 => "nothing failed, and a device was busy",
             (false, false) if self.only_ignored() => "nothing could be run: every trial was ignored",
             (false, false) => "all holds",

@@ -6,7 +6,7 @@ use headroom_family::Model;
 use headroom_reports::WindowRecord;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
-use super::apart::{measure_apart, with_windows};
+use super::apart::{measure_apart, undisturbed, with_windows};
 use super::capacity::quickest;
 use super::{CheckError, Claim, Evidence, ensure, place};
 use crate::bench::{Bench, BenchError, Ground, PAGE_BYTES, Setup, Subject};
@@ -86,9 +86,7 @@ impl<'s> Full<'s, '_> {
     fn valid_run(&mut self, when: &str) -> Result<u64, CheckError> {
         let report = self.run()?;
         let what = || format!("{} {} {when}", place(&self.bench.subject), self.case);
-        let measurement = report.measurement.ok_or_else(|| CheckError::violated(format!("{}: no window", what())))?;
-        Claim::UndisturbedWindowIsValid
-            .holds(measurement.validity == Validity::Valid, || format!("{}: {:?}", what(), measurement.validity))?;
+        let measurement = undisturbed(report, what)?;
         Ok(measurement.deltas.allocated_peak_bytes)
     }
 

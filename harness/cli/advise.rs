@@ -97,8 +97,7 @@ fn models_of(family: &Family) -> (Vec<&Model>, Vec<&Model>) {
 }
 
 /// Says what each setting needs, for a model whose weights were loaded in the element type that it runs in, or lie in a
-/// file; or without an
-/// operation, for the whole of a generation.
+/// file; or without an operation, for the whole of a generation.
 ///
 /// # Errors
 /// For names that are not known, a case that has no program, or when nothing can be printed.

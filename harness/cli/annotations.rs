@@ -1,6 +1,6 @@
 //! What a report says as workflow commands, which GitHub shows beside the step that printed them.
 
-use headroom_reports::{Check, Outcome, Report};
+use headroom_reports::{Check, Outcome, Report, STOPPED};
 
 use super::terminal::Terminal;
 use crate::variables::{says_yes, value_of};
@@ -29,11 +29,10 @@ fn annotations(report: &Report) -> Vec<String> {
         report.trials.iter().filter(|trial| trial.outcome == Outcome::Failed).map(|trial: &Check| {
             command("error", &trial.name(), trial.message.as_deref().unwrap_or("it does not hold"))
         });
-    let not_run = report.trials.iter().find(|trial| trial.outcome == Outcome::NotRun);
-    let why = not_run.and_then(|trial| trial.message.as_deref()).unwrap_or("the run was stopped before its end");
     let stopped = report.provenance.iter().filter(|from| from.stopped).map(|from| {
+        let why = report.why_stopped(from);
         let text = format!("{}: {why}; trials that had not ended stand in it as not run", from.report_id);
-        command("warning", "the run was stopped before its end", &text)
+        command("warning", STOPPED, &text)
     });
     let grades = report.mutants.iter().flat_map(|mutants| mutants.survivors());
     let survived = grades.map(|grade| command("warning", &format!("{} survived", grade.name), &grade.harm));

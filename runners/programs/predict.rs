@@ -64,9 +64,18 @@ pub fn predict(
     execution: &Execution,
     kind: AllocatorKind,
 ) -> Result<Prediction, PredictionError> {
-    let program = program(architecture, case, execution)?;
+    let (program, weights) = loaded(architecture, case, execution)?;
+    predict_program(&program, &weights, &Settings::of_kind(kind), Start::Fresh)
+}
+
+/// A case's program, and the weights that it finds loaded.
+fn loaded(
+    architecture: &Architecture,
+    case: &Case,
+    execution: &Execution,
+) -> Result<(Program, Vec<Piece>), Unsupported> {
     let stored = execution.stored.unwrap_or(case.dtype);
-    predict_program(&program, &weights(architecture, stored), &Settings::of_kind(kind), Start::Fresh)
+    Ok((program(architecture, case, execution)?, weights(architecture, stored)))
 }
 
 /// What to price an operation by where nothing was measured: its working memory after the first run, in a process of which
@@ -81,8 +90,7 @@ pub fn predicted_demand_bytes(
     execution: &Execution,
     kind: AllocatorKind,
 ) -> Result<u64, PredictionError> {
-    let program = program(architecture, case, execution)?;
-    let weights = weights(architecture, execution.stored.unwrap_or(case.dtype));
+    let (program, weights) = loaded(architecture, case, execution)?;
     let settings = Settings::of_kind(kind);
     let starts = [Start::Fresh, Start::LibrariesReady(execution.workspaces)];
     let demands = starts.map(|start| predict_program(&program, &weights, &settings, start));

@@ -287,8 +287,9 @@ fn of_itself(window: &Window, tries: &LastTries<'_>) -> Option<Uncounted> {
 ///
 /// In fresh processes on an H200 no window of PyTorch's own pools found more than one step, and under simulated
 /// disturbances a small UNet's found 28 MiB; on a card that had run other models a third of 160 found more than two, and
-/// needed as little as 54 % of what a fresh process needs. The driver's own pool gives back everything that other models left,
-/// and spreads what is free beside weights over several steps (34 MiB were once found in a fresh process): it is not asked.
+/// needed as little as 54 % of what a fresh process needs. The driver's own pool gives back everything that other models
+/// left, and spreads what is free beside weights over several steps (34 MiB were once found in a fresh process): it is
+/// not asked.
 fn room_found(window: &Window) -> Option<u64> {
     let allocator = window.environment.hard.allocator;
     if allocator == AllocatorKind::CudaMallocAsync {

@@ -36,6 +36,11 @@ pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
     intro(runs) + &mutants::sentence() + &two_cards::sentence() + &shortfalls(catalogue, runs)
 }
 
+/// A size as notes say it.
+pub(crate) fn bytes_of(size: &str) -> Option<u64> {
+    size.replace(',', "").parse::<Bytes>().ok().map(|Bytes(bytes)| bytes)
+}
+
 /// A note without the name of the card at its beginning.
 pub(crate) fn without_card(note: &str) -> &str {
     let (first, rest) = note.split_once(' ').unwrap_or(("", note));

@@ -41,6 +41,7 @@ pub(crate) fn block() -> String {
     let from = &report.provenance[0];
     let commit = from.commit.as_deref().unwrap_or("unknown");
     let mut text = format!("`headroom {}` (`{commit}`):\n\n", from.arguments.join(" "));
+    let size = |said: &str| summary::bytes_of(said).expect("a size");
     text.push_str("| card | trials | passed | windows | seconds | the driver's figure, most | residue, most |\n");
     text.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
     for (card, trials) in by_card(&report) {
@@ -51,9 +52,9 @@ pub(crate) fn block() -> String {
         let looks: Vec<_> =
             trials.iter().filter(|trial| trial.check == "reconcile").flat_map(|trial| &trial.notes).collect();
         let figures = looks.iter().filter_map(|note| Some(note.split_once(": ")?.1.split_once(" of this process")?.0));
-        let most = figures.max_by(|left, right| mib(left).total_cmp(&mib(right))).unwrap_or("none");
+        let most = figures.max_by_key(|figure| size(figure)).unwrap_or("none");
         let residues = looks.iter().filter_map(|note| Some(note.rsplit_once("residue ")?.1));
-        let residue = residues.max_by(|left, right| mib(left).total_cmp(&mib(right))).unwrap_or("none");
+        let residue = residues.max_by_key(|residue| size(residue)).unwrap_or("none");
         let _ =
             writeln!(text, "| {card} | {} | {passed} | {windows} | {seconds:.0} | {most} | {residue} |", trials.len());
     }
@@ -100,18 +101,6 @@ pub(crate) fn driver_trials() -> String {
         "`cuda_gpu` on two cards: {}\n\nEach device answers for itself: {together}, a gibibyte being held on the first.\n",
         closing.trim_start_matches("test result: ")
     )
-}
-
-/// A size as it is written for people, in MiB.
-fn mib(size: &str) -> f64 {
-    let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
-    let number: f64 = number.replace(',', "").parse().expect("a number");
-    match unit {
-        "GiB" => 1024.0 * number,
-        "MiB" => number,
-        "KiB" => number / 1024.0,
-        other => panic!("{other} is no unit that is expected here"),
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use headroom_calibration::{Attempt, EstimatorVersions, Uncounted};
 use headroom_reports::verdicts::verdicts;
 
 use super::kept::Runs;
-use super::summary::notes;
+use super::summary::{bytes_of, notes};
 
 pub(crate) fn block(runs: &Runs) -> String {
     by_the_rules(runs) + &prices(runs)
@@ -62,8 +62,7 @@ impl<'a> Warm<'a> {
         let (needed, rest) = rest.split_once(" needed, ")?;
         let (reserved, rest) = rest.split_once(" reserved (")?;
         let allocator = AllocatorKind::ALL.into_iter().find(|kind| place.ends_with(&format!(" {kind}")))?;
-        let bytes = |size: &str| size.replace(',', "").parse::<Bytes>().ok().map(|Bytes(bytes)| bytes);
-        let (needed_bytes, reserved_bytes) = (bytes(needed)?, bytes(reserved)?);
+        let (needed_bytes, reserved_bytes) = (bytes_of(needed)?, bytes_of(reserved)?);
         Some(Self { family, allocator, case, needed_bytes, reserved_bytes, source: rest.split_once(')')?.0 })
     }
 
