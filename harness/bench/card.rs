@@ -75,11 +75,11 @@ impl AttachedCard {
             }
             match self.attached.ballast(asked_bytes) {
                 Ok(held) => ballast.push((held, asked_bytes)),
-                Err(DriverError::OutOfMemory { .. }) if asked_bytes > PAGE_BYTES => {
+                Err(error) if error.is_out_of_memory() && asked_bytes > PAGE_BYTES => {
                     piece_bytes = (asked_bytes / 2).next_multiple_of(PAGE_BYTES);
                 }
                 // A page that is free and cannot be had serves nobody else either.
-                Err(DriverError::OutOfMemory { .. }) => return Ok(()),
+                Err(error) if error.is_out_of_memory() => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

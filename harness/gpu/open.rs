@@ -133,7 +133,7 @@ impl OpenGpu {
         let framework = attached.runner().framework();
         let retained = match retained(&*attached) {
             // Not for as long as the card is open: it would stay unknown after whoever holds the card has gone.
-            Err(full @ DriverError::OutOfMemory { .. }) => return Err(full),
+            Err(full) if full.is_out_of_memory() => return Err(full),
             other => other.unwrap_or(Reading::Unknown),
         };
         let open = Self { name: name.into(), facts, attached, framework, retained, others_bytes: AtomicU64::new(0) };

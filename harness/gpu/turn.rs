@@ -33,19 +33,14 @@ pub enum NoTurn {
     Unusable(String),
 }
 
-/// The driver's codes of a card that has no room for a context, and of one that another process holds for itself
-/// (compute mode "exclusive process").
-const HELD_BY_OTHERS: [i64; 2] = [2, 46];
+/// The driver's code of a card that another process holds for itself (compute mode "exclusive process").
+const HELD_BY_ANOTHER: i64 = 46;
 
 impl NoTurn {
     /// What it means that the driver failed while a card was being opened.
     pub(super) fn of_opening(error: &DriverError) -> Self {
-        let held = match error {
-            DriverError::OutOfMemory { .. } => true,
-            DriverError::Failed { code, .. } => HELD_BY_OTHERS.contains(code),
-            DriverError::Unsupported { .. } => false,
-        };
-        if held { Self::no_room_to_open(error) } else { Self::Unusable(error.to_string()) }
+        let held = matches!(error, DriverError::Failed { code: HELD_BY_ANOTHER, .. });
+        if held || error.is_out_of_memory() { Self::no_room_to_open(error) } else { Self::Unusable(error.to_string()) }
     }
 
     /// The card cannot be opened for as long as others hold so much of it, or all.

@@ -151,7 +151,8 @@ impl CudaError {
     /// Whether the device ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            Self::Driver(DriverError::OutOfMemory { .. }) | Self::NoRoomLeft { .. } => true,
+            Self::NoRoomLeft { .. } => true,
+            Self::Driver(error) => error.is_out_of_memory(),
             Self::Call { library, code, .. } => OUT_OF_MEMORY_CODES.contains(&(library, *code)),
             Self::Launch { error, .. } => error.is_out_of_memory(),
             _ => false,

@@ -49,13 +49,13 @@ impl<D: Driver> Allocator<D> {
     pub(super) fn grow(&mut self, requested_bytes: u64, bytes: u64, kind: PoolKind) -> Result<u32, AllocationError> {
         self.collect_garbage();
         let attempt = match self.new_memory(bytes, kind) {
-            Err(error) if is_out_of_memory(&error) && self.release_oversize(bytes, kind) => {
+            Err(error) if error.is_out_of_memory() && self.release_oversize(bytes, kind) => {
                 self.new_memory(bytes, kind)
             }
             other => other,
         };
         let attempt = match attempt {
-            Err(error) if is_out_of_memory(&error) => {
+            Err(error) if error.is_out_of_memory() => {
                 mutant!(
                     "idle_segments_not_given_back",
                     "an operation runs out of memory while what it needs lies idle in the reserve",
@@ -78,7 +78,7 @@ impl<D: Driver> Allocator<D> {
     /// The error of an allocation that the driver refused at last.
     pub(super) fn failure(&mut self, requested_bytes: u64, error: DriverError) -> AllocationError {
         let situation = self.situation();
-        if is_out_of_memory(&error) {
+        if error.is_out_of_memory() {
             mutant!(
                 "out_of_memory_not_counted",
                 "an operation that catches a refusal and goes on with less says how little it needs",
@@ -306,8 +306,4 @@ impl<D: Driver> Allocator<D> {
         block.bytes += bytes;
         self.blocks.remove(neighbour);
     }
-}
-
-fn is_out_of_memory(error: &DriverError) -> bool {
-    matches!(error, DriverError::OutOfMemory { .. })
 }

@@ -118,7 +118,7 @@ impl<D: Driver> Allocator<D> {
             return Ok(self.hand_out_cached(found, requested_bytes, bytes));
         }
         let block = match self.pool_block(bytes) {
-            Err(DriverError::OutOfMemory { .. }) => {
+            Err(error) if error.is_out_of_memory() => {
                 let _ = self.release_cached();
                 self.counters.num_alloc_retries += 1;
                 self.pool_block(bytes)

@@ -112,7 +112,11 @@ impl CacheError {
     /// Whether more free device memory would have helped.
     pub fn is_out_of_memory(&self) -> bool {
         // A copy needs memory too: for its streams and events.
-        matches!(self, Self::OutOfMemory { .. } | Self::Driver { source: DriverError::OutOfMemory { .. }, .. })
+        match self {
+            Self::OutOfMemory { .. } => true,
+            Self::Driver { source, .. } => source.is_out_of_memory(),
+            _ => false,
+        }
     }
 
     /// Allocating for a model failed, after so long a wait and beside these models.

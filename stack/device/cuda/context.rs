@@ -10,7 +10,7 @@ use super::driver::CudaDriver;
 use super::gpus::{CudaUnavailable, Gpu, handle_of};
 use super::memory::CudaMemory;
 use super::pool::CudaPool;
-use super::status::{check, give_back, is_out_of_memory};
+use super::status::{check, give_back};
 use crate::allocator::{Allocator, Settings};
 use crate::device::{AllocatorMemory, DeviceId, DeviceMemory, DeviceParts};
 use crate::driver::{DriverCall, DriverError, MemoryInfo};
@@ -160,7 +160,7 @@ impl CudaContext {
 
     /// The same error, with the device's figures where it is that memory ran out.
     pub(in crate::cuda) fn with_figures(&self, error: DriverError, requested_bytes: u64) -> DriverError {
-        if !is_out_of_memory(&error) {
+        if !error.is_out_of_memory() {
             return error;
         }
         let (free_bytes, total_bytes) =

@@ -140,13 +140,12 @@ impl CudaPool {
     }
 
     fn failure(&mut self, requested_bytes: u64, error: DriverError) -> AllocationError {
-        match error {
-            DriverError::OutOfMemory { .. } => {
-                self.num_ooms += 1;
-                AllocationError::OutOfMemory { requested_bytes, situation: self.situation() }
-            }
-            error => AllocationError::Driver { requested_bytes, error: Box::new(error), situation: self.situation() },
+        let situation = self.situation();
+        if error.is_out_of_memory() {
+            self.num_ooms += 1;
+            return AllocationError::OutOfMemory { requested_bytes, situation };
         }
+        AllocationError::Driver { requested_bytes, error: Box::new(error), situation }
     }
 
     fn take(&self, bytes: u64) -> Result<CUdeviceptr, DriverError> {
@@ -225,7 +224,7 @@ impl DeviceMemory for CudaPool {
             return Err(AllocationError::OutOfMemory { requested_bytes, situation: self.situation() });
         }
         let taken = match self.take(requested_bytes) {
-            Err(DriverError::OutOfMemory { .. }) => {
+            Err(error) if error.is_out_of_memory() => {
                 self.num_alloc_retries += 1;
                 self.trim().and_then(|()| self.take(requested_bytes))
             }

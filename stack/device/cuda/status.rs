@@ -15,8 +15,8 @@ use crate::driver::{DriverCall, DriverError};
 /// then. What is not so limited, libraries that come apart from the driver and in other versions, is called with numbers
 /// for answers where the runner calls it.
 ///
-/// Running out of memory is such an error too; whoever knows what was asked turns it into
-/// [`DriverError::OutOfMemory`].
+/// Running out of memory is such an error too ([`DriverError::is_out_of_memory`]); whoever knows what was asked turns it
+/// into [`DriverError::OutOfMemory`].
 ///
 /// # Errors
 /// When the answer is not success.
@@ -24,15 +24,6 @@ pub fn check(call: DriverCall, answer: CUresult) -> Result<(), DriverError> {
     match answer {
         CUresult::CUDA_SUCCESS => Ok(()),
         failed => Err(DriverError::Failed { call, code: failed as i64, reason: words(failed) }),
-    }
-}
-
-/// Whether an error says that memory ran out: of [`check`], or of one who knew what was asked.
-pub(super) fn is_out_of_memory(error: &DriverError) -> bool {
-    match error {
-        DriverError::OutOfMemory { .. } => true,
-        DriverError::Failed { code, .. } => *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64,
-        DriverError::Unsupported { .. } => false,
     }
 }
 

@@ -68,6 +68,20 @@ pub enum DriverError {
     },
 }
 
+impl DriverError {
+    /// CUDA's code of too little memory, which calls that hand out none of it answer too: for a stream, or a context.
+    const OUT_OF_MEMORY_CODE: i64 = 2;
+
+    /// Whether more free memory would have helped.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } => true,
+            Self::Failed { code, .. } => *code == Self::OUT_OF_MEMORY_CODE,
+            Self::Unsupported { .. } => false,
+        }
+    }
+}
+
 /// The memory of one named device. Every method concerns that device alone.
 ///
 /// Sizes are in bytes. Whether a method may be called from another thread than the one that made the driver is the

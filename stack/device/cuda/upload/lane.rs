@@ -8,7 +8,6 @@ use super::pinned::HostMemory;
 use super::source::populate;
 use super::stream::{CopyStream, Event, Stretch};
 use crate::cuda::CudaContext;
-use crate::cuda::status::is_out_of_memory;
 use crate::driver::{DriverCall, DriverError};
 
 /// Two, so that one is filled while the other is copied up.
@@ -111,7 +110,7 @@ impl Lane {
                 // all threads that are pinned one after the other, since those that have theirs copy meanwhile.
                 match Buffer::new(&self.context, self.buffer_bytes) {
                     Ok(buffer) => self.buffers.push(buffer),
-                    Err(error) if !is_out_of_memory(&error) => return Err(error),
+                    Err(error) if !error.is_out_of_memory() => return Err(error),
                     Err(error) if self.buffers.is_empty() => {
                         task.returned().push((chunk, error));
                         return Ok(());

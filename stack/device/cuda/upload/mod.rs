@@ -20,7 +20,6 @@ pub use pinned::PinnedBuffer;
 pub use plain::{copy_each_part, copy_pinned, fill, read_back};
 
 use crate::cuda::CudaContext;
-use crate::cuda::status::is_out_of_memory;
 use crate::device::{UploadPart, Uploaded};
 use crate::driver::DriverError;
 
@@ -150,7 +149,7 @@ impl Ring {
             match Lane::new(context, settings.buffer_bytes) {
                 Ok(lane) => self.lanes.push(lane),
                 // Those that are there do its share.
-                Err(error) if is_out_of_memory(&error) && !self.lanes.is_empty() => break,
+                Err(error) if error.is_out_of_memory() && !self.lanes.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }

@@ -5,19 +5,20 @@ use headroom_device::cuda::{CudaContext, CudaDriver};
 use headroom_device::{Driver, DriverError, Settings};
 use libtest_mimic::Failed;
 
+use crate::two_caches::{FIRST_FREE_BYTES, keep_to_their_own};
 use crate::{equal, holds};
 
 /// What is left free for the checks.
 const LEFT_BYTES: u64 = 2 * GIB;
 
-/// All but [`LEFT_BYTES`] of the device, held by nobody's allocator.
-fn fill(context: &CudaContext) -> Result<headroom_device::cuda::Ballast, Failed> {
+/// All but `left_bytes` of the device, held by nobody's allocator.
+fn fill(context: &CudaContext, left_bytes: u64) -> Result<headroom_device::cuda::Ballast, Failed> {
     let free = context.memory()?.free_bytes;
-    Ok(context.ballast(free.saturating_sub(LEFT_BYTES) / (2 * MIB) * (2 * MIB))?)
+    Ok(context.ballast(free.saturating_sub(left_bytes) / (2 * MIB) * (2 * MIB))?)
 }
 
 pub(crate) fn out_of_memory(context: &CudaContext) -> Result<(), Failed> {
-    let ballast = fill(context)?;
+    let ballast = fill(context, LEFT_BYTES)?;
     for kind in AllocatorKind::ALL {
         let device = context.parts(Settings::of_kind(kind))?.build();
         let before = device.figures()?.driver_free_bytes;
@@ -58,7 +59,7 @@ pub(crate) fn ballast(context: &CudaContext) -> Result<(), Failed> {
 }
 
 pub(crate) fn partial_map(context: &CudaContext) -> Result<(), Failed> {
-    let _ballast = fill(context)?;
+    let _ballast = fill(context, LEFT_BYTES)?;
     let mut driver = CudaDriver::new(context.clone())?;
     equal("granularity", driver.granularity_bytes(), 2 * MIB)?;
     let page = 20 * MIB;
@@ -90,5 +91,15 @@ pub(crate) fn side_by_side(one: &CudaContext, other: &CudaContext) -> Result<(),
     let own = (first.process_bytes()?, second.process_bytes()?);
     println!("own process: {} on the first, {} on the second", own.0, own.1);
     first.free(held)?;
+    Ok(())
+}
+
+/// Either of the two is the one with little room, in turn.
+pub(crate) fn budgets(one: &CudaContext, other: &CudaContext) -> Result<(), Failed> {
+    for (small, large) in [(one, other), (other, one)] {
+        let _ballast = fill(small, FIRST_FREE_BYTES)?;
+        let device = |context: &CudaContext| context.parts(Settings::default()).map(|parts| parts.build());
+        println!("{}", keep_to_their_own(&device(small)?, &device(large)?)?);
+    }
     Ok(())
 }

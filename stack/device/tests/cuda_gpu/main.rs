@@ -10,6 +10,8 @@ mod counters;
 mod limits;
 #[path = "../recorded/mod.rs"]
 mod recorded;
+#[path = "../two_caches/mod.rs"]
+mod two_caches;
 mod uploads;
 
 use std::env::VarError;
@@ -89,12 +91,23 @@ fn trials(gpu: &Gpu) -> Vec<Trial> {
     CHECKS.into_iter().map(trial).collect()
 }
 
-/// What takes two GPUs; with fewer there is no such trial, and the list says so by lacking it.
-fn together(gpus: &[Gpu]) -> Option<Trial> {
-    let [first, second, ..] = gpus else { return None };
-    let (first, second) = (first.clone(), second.clone());
-    let check = move || on(&first, |one| on(&second, |other| limits::side_by_side(one, other)));
-    Some(Trial::test("gpus::each_device_answers_for_itself", check))
+/// What is checked on two GPUs.
+type CheckOfTwo = fn(&CudaContext, &CudaContext) -> Result<(), Failed>;
+
+const CHECKS_OF_TWO: [(&str, CheckOfTwo); 2] = [
+    ("each_device_answers_for_itself", limits::side_by_side),
+    ("a_cache_on_each_keeps_to_its_own_devices_budget", limits::budgets),
+];
+
+/// What takes two GPUs; with fewer there are no such trials, and the list says so by lacking them.
+fn together(gpus: &[Gpu]) -> Vec<Trial> {
+    let [first, second, ..] = gpus else { return Vec::new() };
+    let trial = |(name, check): (&str, CheckOfTwo)| {
+        let (first, second) = (first.clone(), second.clone());
+        let check = move || on(&first, |one| on(&second, |other| check(one, other)));
+        Trial::test(format!("gpus::{name}"), check)
+    };
+    CHECKS_OF_TWO.into_iter().map(trial).collect()
 }
 
 /// Runs a check on a GPU that is leased for it.

@@ -7,6 +7,7 @@ use headroom_device::readers::{NvmlReader, ProcessReader, nvml_devices};
 use headroom_device::{Device, DriverError, Settings};
 
 use crate::stub::{Ever, Kind, context, ever, gpu, in_child, leaks, live, own_bytes, set_others_bytes};
+use crate::two_caches::{FIRST_FREE_BYTES, keep_to_their_own};
 
 fn parts(context: &CudaContext, kind: AllocatorKind) -> Device {
     context.parts(Settings::of_kind(kind)).unwrap().build()
@@ -68,6 +69,35 @@ fn devices_are_told_apart_by_uuid_whatever_order_the_process_sees_them_in() {
         large_device.free(on_large).unwrap();
         drop((small_device, large_device, small, large));
         assert_eq!((leaks(), own_bytes(0), own_bytes(1)), (Vec::new(), 0, 0));
+    });
+}
+
+/// The check that runs on two GPUs too, with the decision that it is about: which device's figures a cache reads.
+#[test]
+fn a_cache_on_each_device_keeps_to_its_own_budget_and_one_that_read_the_others_would_be_noticed() {
+    let name = "a_cache_on_each_device_keeps_to_its_own_budget_and_one_that_read_the_others_would_be_noticed";
+    in_child(module_path!(), name, &[], || {
+        let contexts: Vec<_> = gpus().unwrap().iter().map(|gpu| CudaContext::open(gpu).unwrap()).collect();
+        for (small, large) in [(0, 1), (1, 0)] {
+            let free = contexts[small].memory().unwrap().free_bytes;
+            let ballast = contexts[small].ballast(free - FIRST_FREE_BYTES).unwrap();
+            let check = || {
+                let device = |which: usize| parts(&contexts[which], AllocatorKind::Native);
+                keep_to_their_own(&device(small), &device(large))
+            };
+            check().unwrap();
+            #[cfg(feature = "mutants")]
+            {
+                use headroom_base::mutants::{choose, clear};
+                assert!(choose("wrong_device_read"));
+                let told = check();
+                clear();
+                assert!(told.is_err(), "the other device's figures did as well: {told:?}");
+            }
+            drop(ballast);
+        }
+        drop(contexts);
+        assert_eq!(leaks(), []);
     });
 }
 

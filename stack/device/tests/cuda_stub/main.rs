@@ -13,5 +13,7 @@ mod read_back;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 mod stub;
+#[path = "../two_caches/mod.rs"]
+mod two_caches;
 mod upload_ends;
 mod uploads;
