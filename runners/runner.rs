@@ -119,9 +119,6 @@ pub trait Runner: Send + Sync {
     /// Its name in reports.
     fn name(&self) -> &'static str;
 
-    /// The framework whose memory behaviour it shows, as the hard environment names it.
-    fn framework(&self) -> String;
-
     /// Puts the operation's inputs on the device.
     ///
     /// # Errors

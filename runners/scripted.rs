@@ -3,7 +3,6 @@
 use headroom_device::device::Device;
 
 use crate::runner::{Inputs, RunError, Runner, Work, release_all};
-use crate::simulated::SIMULATED_FRAMEWORK;
 
 /// Runs every operation as one allocation of a scripted size.
 pub struct ScriptedRunner {
@@ -26,10 +25,6 @@ impl ScriptedRunner {
 impl Runner for ScriptedRunner {
     fn name(&self) -> &'static str {
         "scripted"
-    }
-
-    fn framework(&self) -> String {
-        SIMULATED_FRAMEWORK.to_owned()
     }
 
     fn persistent_bytes(&self, _: &Device) -> u64 {

@@ -101,10 +101,6 @@ impl Runner for SimulatedRunner {
         "simulated"
     }
 
-    fn framework(&self) -> String {
-        SIMULATED_FRAMEWORK.to_owned()
-    }
-
     fn persistent_bytes(&self, device: &Device) -> u64 {
         let persistent = self.persistent.lock().unwrap_or_else(PoisonError::into_inner);
         persistent.iter().filter(|((id, _), _)| id == device.id()).map(|(_, holding)| holding.bytes()).sum()

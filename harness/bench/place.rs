@@ -101,7 +101,7 @@ impl Place<'_> {
         let Self::Gpu(gpu) = self else { return simulated_environment(allocator) };
         let simulated = simulated_environment(allocator);
         Environment {
-            hard: HardEnvironment { framework: gpu.framework().to_owned(), ..simulated.hard },
+            hard: HardEnvironment { framework: gpu.facts().framework.clone(), ..simulated.hard },
             soft: SoftEnvironment { driver: gpu.facts().driver.clone() },
         }
     }

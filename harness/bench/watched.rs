@@ -182,10 +182,6 @@ impl Runner for Marked {
         self.runner.name()
     }
 
-    fn framework(&self) -> String {
-        self.runner.framework()
-    }
-
     fn prepare(&self, device: &Device, work: &Work<'_>) -> Result<Inputs, RunError> {
         self.runner.prepare(device, work)
     }

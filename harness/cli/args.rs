@@ -210,7 +210,7 @@ pub struct EstimateArgs {
     /// A folder of measurements; with it a calibration of the device prices first.
     #[arg(long, value_name = "DIR", requires = "device")]
     pub store: Option<PathBuf>,
-    /// The device whose measurements are meant, by name.
+    /// The device whose measurements are meant: `gpu`, or a simulated one by name, such as `24GiB`.
     #[arg(long, value_name = "NAME", requires = "store")]
     pub device: Option<String>,
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use headroom_base::{
-    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, LineKey, Source,
+    AllocatorKind, AnalyticTerm, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, HardEnvironment, LineKey,
+    SoftEnvironment, Source,
 };
 use headroom_calibration::{Basis, BuiltIns, Context, ShippedLine, resolve};
 use headroom_runners::programs::{self, Peaks, PredictionError};
@@ -13,11 +14,13 @@ use super::args::EstimateArgs;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
+use super::place::{is_gpu, listed};
 use super::plan::device_named;
 use super::stored::Stored;
 use super::terminal::Terminal;
 use crate::bench::Subject;
 use crate::catalogue::Catalogue;
+use crate::gpu::Gpus;
 use crate::pricing::{Priced, estimator_versions, price_case};
 
 /// What is said of a reservation below the program's peaks.
@@ -89,7 +92,9 @@ pub(super) fn estimate(
 ) -> Result<Exit, CliError> {
     let chosen = Chosen::of(&args.case, catalogue)?;
     let stored = match (&args.store, &args.device) {
-        (Some(folder), Some(device)) => Some(stored(&chosen, args.allocator, folder, device, catalogue)?),
+        (Some(folder), Some(device)) => {
+            Some(stored(&chosen, args.allocator, folder, device, Gpus::attached, catalogue)?)
+        }
         _ => None,
     };
     let answer = answer(&chosen, args.allocator, BuiltIns::compiled_in(), stored.as_ref())?;
@@ -101,19 +106,28 @@ pub(super) fn estimate(
     Ok(Exit::Success)
 }
 
-/// What a store knows of a device, in the environment that the operation is asked about.
+/// What a store knows of a device, in the environment that the operation is asked about. An attached card is not opened
+/// for that: it may be in use.
 fn stored(
     chosen: &Chosen<'_>,
     allocator: AllocatorKind,
     folder: &Path,
     device: &str,
+    gpus: impl FnOnce() -> Gpus,
     catalogue: &Catalogue,
 ) -> Result<Stored, CliError> {
+    let versions = estimator_versions(catalogue.families());
+    let hard = chosen.hard(allocator);
+    if is_gpu(device) {
+        let gpus = gpus();
+        let facts = listed(&gpus, device)?.facts();
+        let hard = HardEnvironment { framework: facts.framework.clone(), ..hard };
+        let soft = SoftEnvironment { driver: facts.driver.clone() };
+        return Stored::read(folder, Context { device: facts.class(), hard, versions }, soft);
+    }
     let device = device_named(chosen.family, device)?;
     let subject = Subject::usual(chosen.family, (&device).into(), allocator);
-    let versions = estimator_versions(catalogue.families());
-    let context = Context { hard: chosen.hard(allocator), ..subject.context(&versions) };
-    Stored::read(folder, context, subject.environment().soft)
+    Stored::read(folder, Context { hard, ..subject.context(&versions) }, subject.environment().soft)
 }
 
 fn answer<'a>(
@@ -241,4 +255,60 @@ fn print(answer: &Answer<'_>, chosen: &Chosen<'_>, terminal: &mut Terminal<'_>) 
         terminal.line(note)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headroom_base::Operation;
+    use headroom_calibration::{Record, Store};
+
+    use super::*;
+    use crate::bench::{Ground, MeasuredModel, Setup, calibrate, lines_of};
+    use crate::cli::args::SizedArgs;
+    use crate::gpu::posing::Posing;
+
+    const UUID: &str = "GPU-55555555-estimated";
+
+    /// A store with a calibration of TAESD on the only one of `gpus`.
+    fn calibrated(gpus: &Gpus, catalogue: &Catalogue, folder: &Path) {
+        let (family, versions) = (catalogue.family("taesd").unwrap(), estimator_versions(catalogue.families()));
+        let turn = gpus.cards()[0].turn("a calibration", folder, Duration::ZERO).unwrap();
+        let subject = Subject::usual(family, (&**turn.open().unwrap()).into(), AllocatorKind::Native);
+        let ground = Ground { built_ins: BuiltIns::compiled_in(), versions: &versions };
+        let lines = lines_of(&subject);
+        let (model, lines) = lines.first().unwrap();
+        let bench = subject.bench(&Setup::default()).unwrap();
+        let measured = MeasuredModel { model, lines };
+        let record = Record::empty(subject.class());
+        let calibration = calibrate(&bench, measured, record, ground, |_, _| {}).unwrap();
+        Store::open(folder).update(&subject.class(), |kept| *kept = calibration.knowledge.record().clone()).unwrap();
+    }
+
+    #[test]
+    fn an_attached_cards_own_calibration_prices_on_it_while_it_is_in_use_and_nowhere_else() {
+        let (catalogue, folder) = (Catalogue::load(None).unwrap(), tempfile::tempdir().unwrap());
+        let card = Posing::with_gib(24);
+        let gpus = || Gpus::of(vec![card.listed(UUID)]);
+        calibrated(&gpus(), &catalogue, folder.path());
+        let sized =
+            SizedArgs { model: None, size: Some((512, 512)), frames: 1, batch: 1, tokens: None, options: Vec::new() };
+        let chosen = Chosen::named(("taesd", Operation::VaeDecode, None), &sized, &catalogue).unwrap();
+        let in_use = gpus();
+        let _turn = in_use.cards()[0].turn("an image server", folder.path(), Duration::ZERO).unwrap();
+        let source = |device: &str, gpus: Gpus| {
+            let stored = stored(&chosen, AllocatorKind::Native, folder.path(), device, || gpus, &catalogue).unwrap();
+            let answer = answer(&chosen, AllocatorKind::Native, BuiltIns::compiled_in(), Some(&stored)).unwrap();
+            let says_nothing_prices = answer.notes.iter().any(|note| note.contains("prices nothing"));
+            (answer.estimate.source, says_nothing_prices)
+        };
+        assert_eq!(source("gpu", gpus()), (Source::User, false));
+        let (other, says_nothing_prices) = source("gpu", Gpus::of(vec![Posing::with_gib(48).listed(UUID)]));
+        assert!(other != Source::User && says_nothing_prices, "a card of another size: {other:?}");
+        let (other, says_nothing_prices) = source("24GiB", gpus());
+        assert!(other != Source::User && says_nothing_prices, "a simulated card: {other:?}");
+        let none = stored(&chosen, AllocatorKind::Native, folder.path(), "gpu", || Gpus::none("no driver"), &catalogue);
+        assert!(none.is_err_and(|error| error.exit() == Exit::Unavailable && error.to_string().contains("no driver")));
+    }
 }

@@ -8,7 +8,7 @@ use headroom_family::{Family, SimulatedDevice};
 use super::error::CliError;
 use super::plan::device_named;
 use crate::bench::Place;
-use crate::gpu::{Gpus, OpenGpu, Turn};
+use crate::gpu::{AttachedGpu, Gpus, OpenGpu, Turn};
 use crate::variables::patience;
 
 /// A card that a command works on; an attached one is this process's alone meanwhile.
@@ -53,18 +53,25 @@ pub(super) fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu-")
 }
 
+/// The attached card of this name, which is not opened.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn listed<'a>(gpus: &'a Gpus, name: &str) -> Result<&'a Arc<AttachedGpu>, CliError> {
+    if let Some(reason) = gpus.none_because() {
+        return Err(CliError::Unavailable(format!("no GPU to run on: {reason}")));
+    }
+    let known = || gpus.cards().iter().map(|card| card.name().to_owned()).collect::<Vec<_>>().join(", ");
+    gpus.named(name).ok_or_else(|| CliError::Unavailable(format!("no GPU is named `{name}`; there are {}", known())))
+}
+
 /// A turn on the attached card of this name.
 ///
 /// # Errors
 /// When there is none, or somebody else has it.
 pub(super) fn turn_on(gpus: &Gpus, name: &str, words: &str) -> Result<Turn, CliError> {
     let unavailable = |text: String| CliError::Unavailable(text);
-    if let Some(reason) = gpus.none_because() {
-        return Err(unavailable(format!("no GPU to run on: {reason}")));
-    }
-    let known = || gpus.cards().iter().map(|card| card.name().to_owned()).collect::<Vec<_>>().join(", ");
-    let card =
-        gpus.named(name).ok_or_else(|| unavailable(format!("no GPU is named `{name}`; there are {}", known())))?;
+    let card = listed(gpus, name)?;
     let patience = patience().map_err(CliError::Value)?;
     let folder = DeviceLease::default_folder().map_err(|error| unavailable(error.to_string()))?;
     card.turn(words, &folder, patience).map_err(|error| unavailable(error.to_string()))

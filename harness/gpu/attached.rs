@@ -33,7 +33,8 @@ pub(super) fn listed() -> Result<Vec<(CardFacts, Opener)>, String> {
         let (major, minor) = OLDEST;
         return Err(format!("{} too old: compute capability {major}.{minor} is needed", names(&old)));
     }
-    Ok(able.into_iter().map(openable).collect())
+    let framework = headroom_runners::cuda::framework().map_err(|error| error.to_string())?;
+    Ok(able.into_iter().map(|gpu| openable(gpu, framework.clone())).collect())
 }
 
 fn names(gpus: &[Gpu]) -> String {
@@ -41,12 +42,13 @@ fn names(gpus: &[Gpu]) -> String {
     format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
-fn openable(gpu: Gpu) -> (CardFacts, Opener) {
+fn openable(gpu: Gpu, framework: String) -> (CardFacts, Opener) {
     let facts = CardFacts {
         model: gpu.name.clone(),
         uuid: gpu.uuid.clone(),
         total_bytes: gpu.total_bytes,
         driver: gpu.driver_version.clone(),
+        framework,
     };
     let opener = move || Cuda::open(&gpu).map(|card| Arc::new(card) as Arc<dyn Attached>);
     (facts, Box::new(opener))

@@ -15,8 +15,8 @@ mod turn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-pub(crate) use open::beside_allocators;
 pub use open::{Attached, Ballast, CardFacts, OpenGpu};
+pub(crate) use open::{beside_allocators, uuid_hash};
 pub use turn::{NoTurn, Turn};
 
 /// What a panic said.

@@ -94,6 +94,8 @@ pub struct CardFacts {
     pub total_bytes: u64,
     /// The driver's version.
     pub driver: String,
+    /// The software that computes on it, as the hard environment names it.
+    pub framework: String,
 }
 
 impl CardFacts {
@@ -102,12 +104,17 @@ impl CardFacts {
         DeviceClass::new(&self.model, self.total_bytes, Backend::Cuda)
     }
 
-    /// Tells two cards apart in reports without naming them: the first 16 digits of the identity's SHA-256.
+    /// Tells it apart from other cards in reports.
     pub fn uuid_hash(&self) -> String {
-        use sha2::{Digest, Sha256};
-        let digest = Sha256::digest(self.uuid.as_bytes());
-        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        uuid_hash(&self.uuid)
     }
+}
+
+/// Tells two cards apart without naming them: the first 16 digits of the identity's SHA-256.
+pub(crate) fn uuid_hash(uuid: &str) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(uuid.as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An attached card that is open in this process.
@@ -116,7 +123,6 @@ pub struct OpenGpu {
     name: String,
     facts: CardFacts,
     attached: Arc<dyn Attached>,
-    framework: String,
     retained: Reading,
     others_bytes: AtomicU64,
 }
@@ -130,13 +136,12 @@ impl OpenGpu {
     /// # Errors
     /// When the driver cannot be asked, or the card is too full to see what the driver keeps of memory given back.
     pub fn new(name: impl Into<String>, facts: CardFacts, attached: Arc<dyn Attached>) -> Result<Self, DriverError> {
-        let framework = attached.runner().framework();
         let retained = match retained(&*attached) {
             // Not for as long as the card is open: it would stay unknown after whoever holds the card has gone.
             Err(full) if full.is_out_of_memory() => return Err(full),
             other => other.unwrap_or(Reading::Unknown),
         };
-        let open = Self { name: name.into(), facts, attached, framework, retained, others_bytes: AtomicU64::new(0) };
+        let open = Self { name: name.into(), facts, attached, retained, others_bytes: AtomicU64::new(0) };
         open.look_for_others()?;
         Ok(open)
     }
@@ -159,11 +164,6 @@ impl OpenGpu {
     /// Whoever drives it.
     pub fn attached(&self) -> &Arc<dyn Attached> {
         &self.attached
-    }
-
-    /// The software that computes, as the hard environment names it.
-    pub fn framework(&self) -> &str {
-        &self.framework
     }
 
     /// What the process holds on the card beside its allocators: its context, and what libraries took so far.

@@ -84,6 +84,7 @@ impl Posing {
             uuid: uuid.to_owned(),
             total_bytes: self.card.settings().total_bytes,
             driver: "1.2.3".to_owned(),
+            framework: "posing 0.1".to_owned(),
         };
         let card = Arc::clone(self);
         let opener = move || {
@@ -214,10 +215,6 @@ impl Loading {
 impl Runner for Loading {
     fn name(&self) -> &'static str {
         "posing"
-    }
-
-    fn framework(&self) -> String {
-        "posing 0.1".to_owned()
     }
 
     fn prepare(&self, device: &Device, work: &Work<'_>) -> Result<Inputs, RunError> {

@@ -17,5 +17,5 @@ mod workspaces;
 
 pub use checks::{Computed, GivenContents, OutputsSeen, Results};
 pub use error::CudaError;
-pub use runner::{Convolutions, CudaRunner, Executed};
+pub use runner::{Convolutions, CudaRunner, Executed, framework};
 pub use workspaces::WorkspaceDifference;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headroom_base::Case;
 use headroom_device::cuda::CudaContext;
-use headroom_device::cuda::libraries::Library as CudaLibrary;
+use headroom_device::cuda::libraries::{Library as CudaLibrary, LibraryError};
 use headroom_device::device::{Device, Holding};
 use headroom_family::Architecture;
 
@@ -75,8 +75,18 @@ pub(super) struct State {
 /// to give back. Runs of several threads take turns.
 pub struct CudaRunner {
     context: CudaContext,
-    framework: String,
     state: Mutex<State>,
+}
+
+/// The software that a [`CudaRunner`] computes with, as hard environments name it: this program's version and cuDNN's. No
+/// GPU is needed to know it.
+///
+/// # Errors
+/// When cuDNN is missing.
+pub fn framework() -> Result<String, LibraryError> {
+    let cudnn = CudaLibrary::Cudnn.find()?;
+    let version = cudnn.version.as_deref().unwrap_or("of unknown version");
+    Ok(format!("headroom-cuda {} cudnn {version}", env!("CARGO_PKG_VERSION")))
 }
 
 impl std::fmt::Debug for CudaRunner {
@@ -95,19 +105,16 @@ impl CudaRunner {
         if major < 8 {
             return Err(CudaError::TooOld { major, minor });
         }
-        for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::Cublas] {
+        for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::Cublas, CudaLibrary::Cudnn] {
             library.find()?;
         }
-        let cudnn = CudaLibrary::Cudnn.find()?;
-        let version = cudnn.version.as_deref().unwrap_or("of unknown version");
-        let framework = format!("headroom-cuda {} cudnn {version}", env!("CARGO_PKG_VERSION"));
         let state = State {
             engine: GpuEngine::new(context.clone())?,
             ready: HashMap::new(),
             persistent: Persistent::new(),
             filled: HashSet::new(),
         };
-        Ok(Self { context, framework, state: Mutex::new(state) })
+        Ok(Self { context, state: Mutex::new(state) })
     }
 
     /// The same, waiting for every launch, so that a failure names the kernel that failed. Slow.
@@ -271,10 +278,6 @@ fn convolutions(prepared: &Prepared) -> impl Iterator<Item = &ConvolutionCall> {
 impl Runner for CudaRunner {
     fn name(&self) -> &'static str {
         "cuda"
-    }
-
-    fn framework(&self) -> String {
-        self.framework.clone()
     }
 
     fn persistent_bytes(&self, device: &Device) -> u64 {

@@ -9,7 +9,7 @@ use headroom_calibration::{BuiltIns, Coefficients, Shipped, ShippedLine, UnitRan
 use headroom_device::cache::{Cache, ModelKey, ModelSpec, PieceSpec};
 use headroom_device::{Device, Holding};
 use headroom_family::{CalibrationLine, Model};
-use headroom_runners::{Inputs, RunError, Runner, SIMULATED_FRAMEWORK, Work};
+use headroom_runners::{Inputs, RunError, Runner, Work};
 
 pub(super) use crate::bench::PAGE_BYTES;
 use crate::bench::{Bench, Card, Ground, Setup, Subject, lines_of};
@@ -223,10 +223,6 @@ struct Player {
 impl Runner for Player {
     fn name(&self) -> &'static str {
         "scripted"
-    }
-
-    fn framework(&self) -> String {
-        SIMULATED_FRAMEWORK.to_owned()
     }
 
     fn persistent_bytes(&self, _: &Device) -> u64 {

@@ -18,7 +18,7 @@ use self::pairs::{Pair, measure_pairs};
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
-use crate::gpu::CardFacts;
+use crate::gpu::uuid_hash;
 use crate::run::provenance;
 
 /// What a device is measured with when nobody says otherwise, as the command line has it.
@@ -101,10 +101,8 @@ fn measured(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Measured
             (Vec::new(), Vec::new(), Some(error.to_string()))
         }
     };
-    let Gpu { name, uuid, driver_version, total_bytes, .. } = gpu.clone();
-    let facts = CardFacts { model: name, uuid, total_bytes, driver: driver_version };
-    let uuid_hash = facts.uuid_hash();
-    let CardFacts { model: name, uuid, driver: driver_version, .. } = facts;
+    let Gpu { name, uuid, driver_version, .. } = gpu.clone();
+    let uuid_hash = uuid_hash(&uuid);
     Measured { name, uuid, uuid_hash, driver_version, size_bytes, copies, cached_pairs, failed }
 }
 
