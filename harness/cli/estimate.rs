@@ -166,6 +166,12 @@ fn answer<'a>(
     answer.cost_units = Some(costs.units);
     if let Some(stored) = stored {
         answer.notes.extend(stored.notes([(model.key.as_str(), &line)])?);
+        let framework = &stored.knowledge.context().hard.framework;
+        if answer.estimate.source == Source::User && *framework != hard.framework {
+            answer.notes.push(format!(
+                "calibrated with {framework}, this program's own kernels; elsewhere other workspaces may be needed"
+            ));
+        }
     }
     let mut not_predicted = None;
     if let Some(architecture) = model.architecture() {
@@ -300,8 +306,9 @@ mod tests {
         let source = |device: &str, gpus: Gpus| {
             let stored = stored(&chosen, AllocatorKind::Native, folder.path(), device, || gpus, &catalogue).unwrap();
             let answer = answer(&chosen, AllocatorKind::Native, BuiltIns::compiled_in(), Some(&stored)).unwrap();
-            let says_nothing_prices = answer.notes.iter().any(|note| note.contains("prices nothing"));
-            (answer.estimate.source, says_nothing_prices)
+            let says = |words: &str| answer.notes.iter().any(|note| note.contains(words));
+            assert_eq!(says("calibrated with posing 0.1"), answer.estimate.source == Source::User);
+            (answer.estimate.source, says("prices nothing"))
         };
         assert_eq!(source("gpu", gpus()), (Source::User, false));
         let (other, says_nothing_prices) = source("gpu", Gpus::of(vec![Posing::with_gib(48).listed(UUID)]));
