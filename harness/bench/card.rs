@@ -34,6 +34,8 @@ pub struct AttachedCard {
     attached: Arc<dyn Attached>,
     device: Device,
     total_bytes: Arc<AtomicU64>,
+    /// What it was when it was set up.
+    total_bytes_at_first: u64,
     /// Held outside every allocator, each with its bytes, so that the card is as full as a check wants it.
     ballast: Arc<Mutex<Vec<(Ballast, u64)>>>,
 }
@@ -47,7 +49,8 @@ impl fmt::Debug for AttachedCard {
 impl AttachedCard {
     /// The card under `device`, which `attached` made.
     pub fn new(attached: Arc<dyn Attached>, device: Device, total_bytes: u64) -> Self {
-        Self { attached, device, total_bytes: Arc::new(AtomicU64::new(total_bytes)), ballast: Arc::default() }
+        let (at_first, total_bytes) = (total_bytes, Arc::new(AtomicU64::new(total_bytes)));
+        Self { attached, device, total_bytes, total_bytes_at_first: at_first, ballast: Arc::default() }
     }
 
     /// What the process holds beside the ballast: the driver's word, or where it has none the context, the libraries and
@@ -176,7 +179,10 @@ impl Card {
                 settings.total_bytes = at_first.total_bytes;
                 settings.others_bytes = at_first.others_bytes;
             }),
-            Self::Attached(card) => card.ballast().clear(),
+            Self::Attached(card) => {
+                card.total_bytes.store(card.total_bytes_at_first, Ordering::SeqCst);
+                card.ballast().clear();
+            }
         }
     }
 

@@ -79,7 +79,7 @@ impl Place<'_> {
     pub fn allocators(&self) -> &[AllocatorKind] {
         match self {
             Self::Simulated(device) => &device.allocators,
-            Self::Gpu(_) => &AllocatorKind::ALL,
+            Self::Gpu(gpu) => &gpu.facts().allocators,
         }
     }
 

@@ -59,19 +59,22 @@ fn compare(bench: &Bench<'_>, when: &str) -> Result<Evidence, CheckError> {
         }
         (Card::Attached(_), Place::Gpu(gpu)) => evidence.notes.push(match process {
             Reading::Bytes(own) => residue(gpu, own, reserved, &at)?,
-            Reading::Unknown => format!(
-                "{NOTHING_TO_SEE}: {at}: the driver does not tell what this process holds, so its books were not compared \
-                 with the allocator's"
-            ),
+            Reading::Unknown => not_compared(&at, "the driver does not tell what this process holds"),
         }),
         (Card::Attached(_), Place::Simulated(_)) => {}
     }
     Ok(evidence)
 }
 
+fn not_compared(at: &str, why: &str) -> String {
+    format!("{NOTHING_TO_SEE}: {at}: {why}, so its books were not compared with the allocator's")
+}
+
 /// What the driver sees of this process beside context, segments and libraries, each by name; a hundredth at most.
 fn residue(gpu: &OpenGpu, own: u64, reserved: u64, at: &str) -> Result<String, CheckError> {
-    let context = gpu.attached().context_bytes().known().unwrap_or(0);
+    let Reading::Bytes(context) = gpu.attached().context_bytes() else {
+        return Ok(not_compared(at, "the driver did not tell what this process held when the card was opened"));
+    };
     let libraries = gpu.attached().libraries();
     let known = context + reserved + libraries.iter().map(|(_, bytes)| bytes).sum::<u64>();
     let named: String = libraries.iter().map(|(name, bytes)| format!(" + {} {name}", Bytes(*bytes))).collect();

@@ -47,10 +47,15 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
         differences.extend(executed.differences.iter().map(ToString::to_string));
     }
     let noted = log.noted();
-    if subject.allocator != AllocatorKind::CudaMallocAsync {
-        // Of the driver's own pool only a bound is known.
-        counts_the_same(subject, &noted)?;
-    }
+    let counted = match subject.allocator {
+        AllocatorKind::CudaMallocAsync => {
+            "; only that they are its programs', since the pool's counters are the driver's"
+        }
+        AllocatorKind::Native | AllocatorKind::ExpandableSegments => {
+            counts_the_same(subject, &noted)?;
+            ""
+        }
+    };
     evidence.seen = noted.iter().filter(|noted| !matches!(noted.asked, Asked::Begun(_) | Asked::Ended)).count();
     if noted.is_empty() {
         evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no step fits on this card", place(subject)));
@@ -60,7 +65,7 @@ pub fn same_counters(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Eviden
     differences.sort_unstable();
     differences.dedup();
     evidence.notes.push(format!(
-        "{}: {} requests, {wrong} convolutions with another workspace than the table's, {} of them distinct",
+        "{}: {} requests, {wrong} convolutions with another workspace than the table's, {} of them distinct{counted}",
         place(subject),
         evidence.seen,
         differences.len()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headroom_base::Reading;
 use headroom_device::cuda::libraries::Library;
-use headroom_device::cuda::{CudaContext, Gpu, gpus};
+use headroom_device::cuda::{CudaContext, CudaUnavailable, Gpu, gpus};
 use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
@@ -34,7 +34,7 @@ pub(super) fn listed() -> Result<Vec<(CardFacts, Opener)>, String> {
         return Err(format!("{} too old: compute capability {major}.{minor} is needed", names(&old)));
     }
     let framework = headroom_runners::cuda::framework().map_err(|error| error.to_string())?;
-    Ok(able.into_iter().map(|gpu| openable(gpu, framework.clone())).collect())
+    able.into_iter().map(|gpu| openable(gpu, framework.clone()).map_err(|error| error.to_string())).collect()
 }
 
 fn names(gpus: &[Gpu]) -> String {
@@ -42,16 +42,17 @@ fn names(gpus: &[Gpu]) -> String {
     format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
-fn openable(gpu: Gpu, framework: String) -> (CardFacts, Opener) {
+fn openable(gpu: Gpu, framework: String) -> Result<(CardFacts, Opener), CudaUnavailable> {
     let facts = CardFacts {
         model: gpu.name.clone(),
         uuid: gpu.uuid.clone(),
         total_bytes: gpu.total_bytes,
         driver: gpu.driver_version.clone(),
         framework,
+        allocators: gpu.abilities()?.allocators(),
     };
     let opener = move || Cuda::open(&gpu).map(|card| Arc::new(card) as Arc<dyn Attached>);
-    (facts, Box::new(opener))
+    Ok((facts, Box::new(opener)))
 }
 
 /// A card under the CUDA driver, open.
@@ -109,6 +110,10 @@ impl Attached for Cuda {
         let Some(reader) = &self.reader else { return Ok(Reading::Unknown) };
         let failed = |reason: String| DriverError::Failed { call: DriverCall::ProcessBytes, code: 0, reason };
         reader.process_bytes().map_err(|error| failed(error.to_string()))
+    }
+
+    fn others(&self) -> Option<Vec<u64>> {
+        self.reader.as_ref()?.other_processes().ok()?
     }
 
     fn context_bytes(&self) -> Reading {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use headroom_base::{Backend, DeviceClass, Reading};
+use headroom_base::{AllocatorKind, Backend, DeviceClass, Reading};
 use headroom_device::device::DeviceParts;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
 use headroom_runners::cuda::{Convolutions, Executed, OutputsSeen};
@@ -38,6 +38,9 @@ pub trait Attached: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the question itself broke.
     fn process_bytes(&self) -> Result<Reading, DriverError>;
+
+    /// What each other process holds on the card; none where not all of them are told.
+    fn others(&self) -> Option<Vec<u64>>;
 
     /// What the process held right after its context was made.
     fn context_bytes(&self) -> Reading;
@@ -96,6 +99,8 @@ pub struct CardFacts {
     pub driver: String,
     /// The software that computes on it, as the hard environment names it.
     pub framework: String,
+    /// The allocators that its driver can serve.
+    pub allocators: Vec<AllocatorKind>,
 }
 
 impl CardFacts {

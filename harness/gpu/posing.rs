@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headroom_base::{GIB, MIB, Reading};
+use headroom_base::{AllocatorKind, GIB, MIB, Reading};
 use headroom_device::device::{DeviceId, DeviceParts};
 use headroom_device::driver::{CardSettings, DriverCall, SimulatedCard, SimulatedDriver};
 use headroom_device::readers::{Platform, UnknownReader};
@@ -43,6 +43,12 @@ pub(crate) struct Posing {
     pub(crate) innermost_refused: AtomicBool,
     /// Whether its driver tells nobody what a process holds.
     pub(crate) process_denied: AtomicBool,
+    /// What its driver says that each other process holds.
+    pub(crate) others: Mutex<Option<Vec<u64>>>,
+    /// The allocators that its driver can serve.
+    pub(crate) allocators: Mutex<Vec<AllocatorKind>>,
+    /// Whether nobody could tell what it held when it was opened.
+    pub(crate) context_unknown: AtomicBool,
     /// With what opening it fails, and how often it still does.
     pub(crate) openings_fail: Mutex<Option<(i64, u64)>>,
 }
@@ -68,6 +74,9 @@ impl Posing {
             convolutions_refused: AtomicBool::new(false),
             innermost_refused: AtomicBool::new(false),
             process_denied: AtomicBool::new(false),
+            others: Mutex::default(),
+            allocators: Mutex::new(AllocatorKind::ALL.to_vec()),
+            context_unknown: AtomicBool::new(false),
             openings_fail: Mutex::default(),
         })
     }
@@ -85,6 +94,7 @@ impl Posing {
             total_bytes: self.card.settings().total_bytes,
             driver: "1.2.3".to_owned(),
             framework: "posing 0.1".to_owned(),
+            allocators: self.allocators.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         };
         let card = Arc::clone(self);
         let opener = move || {
@@ -170,8 +180,12 @@ impl Attached for Posing {
         self.card.driver().process_bytes()
     }
 
+    fn others(&self) -> Option<Vec<u64>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn context_bytes(&self) -> Reading {
-        Reading::Bytes(CONTEXT_BYTES)
+        if self.context_unknown.load(Ordering::SeqCst) { Reading::Unknown } else { Reading::Bytes(CONTEXT_BYTES) }
     }
 
     fn libraries(&self) -> Vec<(&'static str, u64)> {

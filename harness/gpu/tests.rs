@@ -16,6 +16,7 @@ use crate::run::{provenance, run_trials};
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
 
+mod limits;
 mod opening;
 
 const NO_PATIENCE: Duration = Duration::ZERO;

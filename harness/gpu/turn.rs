@@ -12,8 +12,8 @@ use headroom_device::lease::{DeviceLease, LeaseError};
 use super::{AttachedGpu, OpenGpu};
 use crate::variables::PATIENCE;
 
-/// What others may hold of a card that is not busy: a desktop, or an idle context of another process that waits for its
-/// turn. Whoever computes holds more.
+/// What another may hold of a card that is not busy: a desktop, or the idle context of a process that waits for its turn.
+/// Whoever computes holds more.
 const IDLE_BYTES: u64 = GIB;
 
 /// How long a process that has just ended may keep its memory.
@@ -122,7 +122,12 @@ fn not_busy_within<T>(to_go: Duration, mut attempt: impl FnMut() -> Result<T, No
 /// Whether nobody else computes on a card.
 fn alone_on(open: &OpenGpu) -> Result<(), NoTurn> {
     let others = open.look_for_others().map_err(|error| NoTurn::Unusable(error.to_string()))?;
-    if others <= IDLE_BYTES {
+    // Where the driver tells of each process, several may wait their turn.
+    let is_idle = |each: Vec<u64>| {
+        let of_nobody = others.saturating_sub(each.iter().sum());
+        of_nobody <= IDLE_BYTES && each.iter().all(|bytes| *bytes <= IDLE_BYTES)
+    };
+    if others <= IDLE_BYTES || open.attached().others().is_some_and(is_idle) {
         return Ok(());
     }
     let (others, idle) = (Bytes(others), Bytes(IDLE_BYTES));

@@ -72,13 +72,18 @@ impl DriverError {
     /// CUDA's code of too little memory, which calls that hand out none of it answer too: for a stream, or a context.
     const OUT_OF_MEMORY_CODE: i64 = 2;
 
-    /// Whether more free memory would have helped.
+    /// Whether more free memory of the device would have helped.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::OutOfMemory { .. } => true,
-            Self::Failed { code, .. } => *code == Self::OUT_OF_MEMORY_CODE,
+            Self::Failed { call, code, .. } => *code == Self::OUT_OF_MEMORY_CODE && *call != DriverCall::Pin,
             Self::Unsupported { .. } => false,
         }
+    }
+
+    /// Whether host memory that could be pinned was what lacked.
+    pub fn is_out_of_host_memory(&self) -> bool {
+        matches!(self, Self::Failed { call: DriverCall::Pin, code: Self::OUT_OF_MEMORY_CODE, .. })
     }
 }
 

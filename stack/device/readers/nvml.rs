@@ -1,5 +1,7 @@
 //! NVIDIA's management library: what a process holds on the device of a UUID. Loaded at run time.
 
+use std::collections::BTreeMap;
+
 use headroom_base::Reading;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -86,6 +88,25 @@ impl NvmlReader {
             Err(error) if is_denied(&error) => Ok(Reading::Unknown),
             Err(error) => Err(broken(&error)),
         }
+    }
+
+    /// What each other process holds on the device; none where the list is denied, lacks this process, or lacks a figure.
+    ///
+    /// # Errors
+    /// When the query itself broke.
+    pub fn other_processes(&self) -> Result<Option<Vec<u64>>, ReaderError> {
+        let device = self.library.device_by_uuid(self.uuid.as_str()).map_err(|error| broken(&error))?;
+        let mut listed = Vec::new();
+        for processes in [device.running_compute_processes(), device.running_graphics_processes()] {
+            match processes {
+                Ok(processes) => {
+                    listed.extend(processes.iter().map(|process| (process.pid, used(&process.used_gpu_memory))))
+                }
+                Err(error) if is_denied(&error) => return Ok(None),
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+        Ok(held_by_others(self.process, listed))
     }
 }
 
@@ -185,6 +206,21 @@ fn held_by(process: u32, listed: impl Iterator<Item = (u32, Reading)>) -> Readin
     own.flatten().map(figure).next().unwrap_or(Reading::Unknown)
 }
 
+/// What the list has other processes down for, each once: one that computes and draws stands in both lists.
+fn held_by_others(own: u32, listed: Vec<(u32, Reading)>) -> Option<Vec<u64>> {
+    let mut others = BTreeMap::new();
+    let mut is_listed = false;
+    for (process, reading) in listed {
+        let bytes = reading.known().map(figure)?.known()?;
+        is_listed |= process == own;
+        if process != own {
+            let most = others.entry(process).or_insert(0);
+            *most = bytes.max(*most);
+        }
+    }
+    is_listed.then(|| others.into_values().collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +240,23 @@ mod tests {
             assert_eq!(held_by(7, listed.clone().into_iter()), expected, "{listed:?}");
         }
         assert_eq!(used(&UsedGpuMemory::Unavailable), Reading::Unknown);
+    }
+
+    #[test]
+    fn others_are_told_each_once_and_only_where_the_list_is_whole() {
+        let bytes = Reading::Bytes;
+        let cases = [
+            (vec![(7, bytes(5)), (8, bytes(6)), (9, bytes(4))], Some(vec![6, 4])),
+            (vec![(7, bytes(5)), (8, bytes(6)), (8, bytes(6))], Some(vec![6])),
+            (vec![(7, bytes(5))], Some(Vec::new())),
+            (vec![(8, bytes(6))], None),
+            (vec![(7, bytes(5)), (8, Reading::Unknown)], None),
+            (vec![(7, bytes(5)), (8, bytes(u64::MAX))], None),
+            (Vec::new(), None),
+        ];
+        for (listed, expected) in cases {
+            assert_eq!(held_by_others(7, listed.clone()), expected, "{listed:?}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Lane {
                 // all threads that are pinned one after the other, since those that have theirs copy meanwhile.
                 match Buffer::new(&self.context, self.buffer_bytes) {
                     Ok(buffer) => self.buffers.push(buffer),
-                    Err(error) if !error.is_out_of_memory() => return Err(error),
+                    Err(error) if !error.is_out_of_host_memory() && !error.is_out_of_memory() => return Err(error),
                     Err(error) if self.buffers.is_empty() => {
                         task.returned().push((chunk, error));
                         return Ok(());

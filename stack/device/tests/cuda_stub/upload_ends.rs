@@ -163,6 +163,7 @@ fn an_upload_without_any_buffer_fails_and_leaves_nothing() {
         let to = room(memory.as_mut(), &SIZES);
         let error = Uploader::with_settings(context, SMALL).upload(&parts(&to, &pieces)).unwrap_err();
         assert!(matches!(error, DriverError::Failed { call: DriverCall::Pin, code: 2, .. }), "{error}");
+        assert!(error.is_out_of_host_memory() && !error.is_out_of_memory(), "the card has room enough");
         assert_eq!([Kind::Pinned, Kind::Streams, Kind::Events].map(live), [0, 1, 0]);
     });
 }
