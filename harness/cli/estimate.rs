@@ -166,11 +166,8 @@ fn answer<'a>(
     answer.cost_units = Some(costs.units);
     if let Some(stored) = stored {
         answer.notes.extend(stored.notes([(model.key.as_str(), &line)])?);
-        let framework = &stored.knowledge.context().hard.framework;
-        if answer.estimate.source == Source::User && *framework != hard.framework {
-            answer.notes.push(format!(
-                "calibrated with {framework}, this program's own kernels; elsewhere other workspaces may be needed"
-            ));
+        if answer.estimate.source == Source::User {
+            answer.notes.extend(own_kernels_note(&stored.knowledge.context().hard, &hard));
         }
     }
     let mut not_predicted = None;
@@ -210,6 +207,14 @@ fn answer<'a>(
     }
     answer.line = Some(line);
     Ok(answer)
+}
+
+/// What is said of a calibration by another software than the shipped data is of.
+fn own_kernels_note(calibrated: &HardEnvironment, asked: &HardEnvironment) -> Option<String> {
+    let framework = &calibrated.framework;
+    let text =
+        || format!("calibrated with {framework}, this program's own kernels; elsewhere other workspaces may be needed");
+    (*framework != asked.framework).then(text)
 }
 
 /// Why there is no more than a prediction, or not even one.
