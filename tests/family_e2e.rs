@@ -1,5 +1,6 @@
 //! Every family on every device, as trials of a test harness: `cargo test --test family_e2e -- sdxl::12gib`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -32,7 +33,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut all: Vec<libtest_mimic::Trial> = trials::trials(&world).into_iter().map(to_mimic).collect();
+    let trials = trials::trials(&world);
+    if !arguments.list && !variables::gpu_is_required() {
+        say_what_is_ignored(&trials);
+    }
+    let mut all: Vec<libtest_mimic::Trial> = trials.into_iter().map(to_mimic).collect();
     all.push(libtest_mimic::Trial::test("all::families::have_their_trials", move || {
         every_family_has_its_trials(&world).map_err(Failed::from)
     }));
@@ -41,6 +46,17 @@ fn main() -> ExitCode {
         eprintln!("shard {shard} holds no trial");
     }
     libtest_mimic::run(&arguments, of_this_shard).exit_code()
+}
+
+/// The harness marks an ignored trial and has no room for the reason.
+fn say_what_is_ignored(trials: &[Trial]) {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in trials.iter().filter_map(Trial::ignored_because) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    for (reason, count) in reasons {
+        eprintln!("{count} trials on an attached card are ignored: {reason}");
+    }
 }
 
 fn to_mimic(trial: Trial) -> libtest_mimic::Trial {

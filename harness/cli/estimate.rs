@@ -166,9 +166,7 @@ fn answer<'a>(
     answer.cost_units = Some(costs.units);
     if let Some(stored) = stored {
         answer.notes.extend(stored.notes([(model.key.as_str(), &line)])?);
-        if answer.estimate.source == Source::User {
-            answer.notes.extend(own_kernels_note(&stored.knowledge.context().hard, &hard));
-        }
+        answer.notes.extend(user.and_then(|_| own_kernels_note(&stored.knowledge.context().hard, &hard)));
     }
     let mut not_predicted = None;
     if let Some(architecture) = model.architecture() {

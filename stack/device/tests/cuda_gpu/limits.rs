@@ -100,6 +100,15 @@ pub(crate) fn budgets(one: &CudaContext, other: &CudaContext) -> Result<(), Fail
         let _ballast = fill(small, FIRST_FREE_BYTES)?;
         let device = |context: &CudaContext| context.parts(Settings::default()).map(|parts| parts.build());
         println!("{}", keep_to_their_own(&device(small)?, &device(large)?)?);
+        #[cfg(feature = "mutants")]
+        {
+            use headroom_base::mutants::{choose, clear};
+            holds("the mutant is known", choose("wrong_device_read"))?;
+            let told = keep_to_their_own(&device(small)?, &device(large)?);
+            clear();
+            let told = told.err().ok_or("a cache that reads the other card's figures does as well")?;
+            println!("a cache that reads the other card's figures is noticed: {told}");
+        }
     }
     Ok(())
 }
