@@ -21,3 +21,5 @@ pub use contents::{Contents, filled};
 pub use error::{Problem, ReferenceError};
 pub use execute::{Output, Outputs, execute};
 pub use memory::rounded;
+#[cfg(test)]
+pub(crate) use pointwise::of_numbers;

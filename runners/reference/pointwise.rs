@@ -75,6 +75,12 @@ pub(super) fn compute(function: &Pointwise, reads: &[Dense], written: &[usize], 
     })
 }
 
+/// The function of single numbers in fp64, to hold what kernels say against.
+#[cfg(test)]
+pub(crate) fn of_numbers(function: &Pointwise, operands: [f64; 3]) -> f64 {
+    Arithmetic { double: true }.apply(function, operands)
+}
+
 /// Arithmetic in fp64, or in fp32: then every constant and every result in between is rounded to it.
 #[derive(Clone, Copy)]
 struct Arithmetic {

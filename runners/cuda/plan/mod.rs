@@ -4,6 +4,8 @@ mod attention;
 pub(super) mod call;
 pub(super) mod contents;
 pub(super) mod convolution;
+#[cfg(test)]
+mod formulas;
 mod norms;
 pub(super) mod picks;
 mod pointwise;

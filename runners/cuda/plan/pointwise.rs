@@ -12,12 +12,22 @@ const THREADS: u32 = 256;
 const AT_ONCE: u64 = 4;
 
 /// A function as C says it: over `a`, `b`, `c` (operands), `p`, `q` (constants), `index` and `other_index` (places in the
-/// output), all of type `real`.
-struct Formula {
+/// output), all of type `real`. What is no number fails every comparison but `!=`, and is to come out as it went in.
+pub(super) struct Formula {
     name: &'static str,
-    operands: usize,
-    constants: [f64; 2],
-    text: &'static str,
+    pub(super) operands: usize,
+    pub(super) constants: [f64; 2],
+    pub(super) text: &'static str,
+}
+
+/// `a` limited to a range; where one of its ends is no number, the outcome is none.
+macro_rules! clamped {
+    ($low:literal, $high:literal) => {
+        concat!(
+            $low, " != ", $low, " || ", $high, " != ", $high, " ? ", $low, " + ", $high, " : (a > ", $high, " ? ",
+            $high, " : (a < ", $low, " ? ", $low, " : a))"
+        )
+    };
 }
 
 const fn formula(name: &'static str, operands: usize, text: &'static str) -> Formula {
@@ -28,7 +38,8 @@ fn with(constants: [f64; 2], name: &'static str, operands: usize, text: &'static
     Formula { name, operands, constants, text }
 }
 
-fn formula_of(function: Pointwise) -> Formula {
+/// How a function is written.
+pub(super) fn formula_of(function: Pointwise) -> Formula {
     match function {
         Pointwise::Copy => formula("copy", 1, "a"),
         Pointwise::Constant(value) => with([value, 0.0], "constant", 0, "p"),
@@ -37,16 +48,16 @@ fn formula_of(function: Pointwise) -> Formula {
         Pointwise::Subtract => formula("subtract", 2, "a - b"),
         Pointwise::Multiply => formula("multiply", 2, "a * b"),
         Pointwise::Divide => formula("divide", 2, "a / b"),
-        Pointwise::Minimum => formula("minimum", 2, "a < b ? a : b"),
+        Pointwise::Minimum => formula("minimum", 2, "a > b || b != b ? b : a"),
         Pointwise::ConstantOver(value) => with([value, 0.0], "constant_over", 1, "p / a"),
         Pointwise::Affine { factor, summand } => with([factor, summand], "affine", 1, "p * a + q"),
         Pointwise::Over(value) => with([value, 0.0], "over", 1, "a / p"),
-        Pointwise::Clamp { low, high } => with([low, high], "clamp", 1, "a < p ? p : (a > q ? q : a)"),
-        Pointwise::ClampTo => formula("clamp_to", 3, "a < b ? b : (a > c ? c : a)"),
+        Pointwise::Clamp { low, high } => with([low, high], "clamp", 1, clamped!("p", "q")),
+        Pointwise::ClampTo => formula("clamp_to", 3, clamped!("b", "c")),
         Pointwise::Silu => formula("silu", 1, "a / (real(1) + exponential(-a))"),
         Pointwise::Gelu { tanh: false } => formula("gelu", 1, "gelu_exact(a)"),
         Pointwise::Gelu { tanh: true } => formula("gelu_tanh", 1, "gelu_by_tanh(a)"),
-        Pointwise::Relu => formula("relu", 1, "a > real(0) ? a : real(0)"),
+        Pointwise::Relu => formula("relu", 1, "a < real(0) ? real(0) : a"),
         Pointwise::Tanh => formula("tanh", 1, "hyperbolic_tangent(a)"),
         Pointwise::Sigmoid => formula("sigmoid", 1, "real(1) / (real(1) + exponential(-a))"),
         Pointwise::Exp => formula("exp", 1, "exponential(a)"),
