@@ -197,7 +197,7 @@ impl GpuEngine {
         };
         let done = if first { measured(context, grown, CUDNN, convolve) } else { convolve() };
         let done = done.map_err(|error| explained(context, self.dnn.workspace_bytes_of(&call.shape), error))?;
-        if done { Ok(()) } else { self.kernel(&convolution::own_kernel(call)?, address) }
+        if done { Ok(()) } else { self.kernel(&convolution::own_kernel(call), address) }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::cuda::error::CudaError;
 use crate::cuda::plan::convolution::ConvolutionShape;
 
 use super::answer::{Answer, answer, failed, first_failure};
-use super::refusal::is_refusal;
+use super::refusal::{NOT_SUPPORTED, is_refusal};
 
 fn check(call: &str, answer: Answer) -> Result<(), CudaError> {
     super::answer::check(Library::Cudnn, call, answer)
@@ -28,8 +28,11 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The descriptors, or the code by which the library refuses to be told of such a convolution.
+    /// The descriptors, or the code by which the library refuses to be told of such a convolution. What its numbers cannot
+    /// say counts as refused.
     pub(super) fn of(shape: &ConvolutionShape) -> Result<Result<Self, u32>, CudaError> {
+        let strides = [&shape.input, &shape.output].map(|sizes| told(&shape.strides(sizes)));
+        let [Some(input_strides), Some(output_strides)] = strides else { return Ok(Err(NOT_SUPPORTED)) };
         let nothing = std::ptr::null_mut;
         let mut own = Self {
             input: nothing(),
@@ -53,11 +56,10 @@ impl Descriptors {
         };
         let space = shape.stride.len();
         let (rank, dilation) = ((space + 2) as c_int, vec![1; space]);
-        let (input_strides, output_strides) = (shape.strides(&shape.input)?, shape.strides(&shape.output)?);
         let (mode, sums) = (cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, cudnnDataType_t::CUDNN_DATA_FLOAT);
         // SAFETY: places are valid, descriptors are used after they were made, and every list has as many numbers as is
         // said: sizes and strides one for each dimension, strides, padding and dilation one for each of space.
-        let told = unsafe {
+        let answers = unsafe {
             check("cudnnCreateTensorDescriptor", answer!(sys::cudnnCreateTensorDescriptor(&raw mut own.input)))?;
             check("cudnnCreateTensorDescriptor", answer!(sys::cudnnCreateTensorDescriptor(&raw mut own.output)))?;
             check("cudnnCreateFilterDescriptor", answer!(sys::cudnnCreateFilterDescriptor(&raw mut own.weights)))?;
@@ -85,12 +87,17 @@ impl Descriptors {
             check("cudnnSetConvolutionMathType", answer!(sys::cudnnSetConvolutionMathType(own.convolution, math)))?;
             [input, output, weights, convolution]
         };
-        match first_failure(told)? {
+        match first_failure(answers)? {
             None => Ok(Ok(own)),
             Some(code) if is_refusal(code) => Ok(Err(code)),
             Some(code) => Err(failed(Library::Cudnn, &format!("the descriptors of {shape:?}"), code)),
         }
     }
+}
+
+/// Strides in the library's numbers, where those reach.
+fn told(strides: &[u64]) -> Option<Vec<c_int>> {
+    strides.iter().map(|&stride| c_int::try_from(stride).ok()).collect()
 }
 
 impl Drop for Descriptors {

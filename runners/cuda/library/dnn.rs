@@ -331,6 +331,25 @@ mod tests {
     }
 
     #[test]
+    fn a_convolution_of_more_elements_than_the_library_can_be_told_of_is_refused_and_needs_no_workspace() {
+        let vast = |batch, layout| ConvolutionShape {
+            layout,
+            input: vec![batch, 256, 3072, 3072],
+            weights: vec![128, 256, 3, 3],
+            output: vec![batch, 128, 3072, 3072],
+            ..shape(256)
+        };
+        for (batch, layout) in [1, 2].into_iter().flat_map(|batch| MemoryLayout::ALL.map(|layout| (batch, layout))) {
+            let (vast, mut dnn) = (vast(batch, layout), Dnn { handle: std::ptr::null_mut(), chosen: HashMap::new() });
+            let (workspace_bytes, by) = dnn.decide(&vast).unwrap();
+            assert_eq!((workspace_bytes, by.as_str()), (0, "an own kernel (cuDNN: code 3000)"));
+            assert!(dnn.has_refused(&vast) && !dnn.is_unheard(&vast));
+            // SAFETY: what is refused is not computed, so no address is used.
+            assert_eq!(unsafe { dnn.convolve(&vast, [0; 3], 0) }, Ok(false));
+        }
+    }
+
+    #[test]
     fn what_was_chosen_while_the_heuristics_failed_is_forgotten_and_nothing_else() {
         let [unheard, heard, refused] = [3, 4, 5].map(shape);
         let chosen = [

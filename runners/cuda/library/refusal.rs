@@ -8,6 +8,10 @@ use std::ops::RangeInclusive;
 /// failed: an own kernel in its place would hide that.
 const REFUSALS: [u32; 8] = [3000, 3001, 3002, 3003, 3004, 3007, 3010, 3011];
 
+/// The code by which the library would refuse a tensor of more elements than its numbers of 32 bits count, if it could be
+/// told of one.
+pub(super) const NOT_SUPPORTED: u32 = REFUSALS[0];
+
 /// Whether an answer says that the library has nothing for what was asked.
 pub(super) fn is_refusal(code: u32) -> bool {
     REFUSALS.contains(&code)

@@ -66,18 +66,16 @@ impl ConvolutionShape {
         }))
     }
 
-    /// Strides of a dense tensor of these sizes in the operands' layout, outermost dimension first.
-    ///
-    /// # Errors
-    /// When they are beyond cuDNN's numbers.
-    pub(in crate::cuda) fn strides(&self, sizes: &[i32]) -> Result<Vec<i32>, CudaError> {
+    /// Strides of a dense tensor of these sizes in the operands' layout, outermost dimension first. They may be beyond
+    /// cuDNN's numbers.
+    pub(in crate::cuda) fn strides(&self, sizes: &[i32]) -> Vec<u64> {
         let mut strides = vec![0; sizes.len()];
-        let mut next: i64 = 1;
+        let mut next = 1;
         for dimension in order(sizes.len(), self.layout) {
-            strides[dimension] = i32::try_from(next).map_err(|_| refused("a convolution of more than 2³¹ elements"))?;
-            next *= i64::from(sizes[dimension]);
+            strides[dimension] = next;
+            next *= u64::from(sizes[dimension].unsigned_abs());
         }
-        Ok(strides)
+        strides
     }
 
     /// The call as the table of workspaces sees it.
@@ -141,23 +139,25 @@ pub(super) fn calls(launch: &Launch) -> Result<Vec<Call>, CudaError> {
 }
 
 /// A kernel for what cuDNN refuses: one thread for each element of the output, and no workspace.
-pub(in crate::cuda) fn own_kernel(call: &ConvolutionCall) -> Result<KernelCall, CudaError> {
+pub(in crate::cuda) fn own_kernel(call: &ConvolutionCall) -> KernelCall {
     const THREADS: u32 = 256;
     let ConvolutionCall { shape, places: [input, weights, output], .. } = call;
-    let wide = |numbers: &[i32], filler: u64| {
-        let mut all: Vec<u64> = numbers.iter().map(|&number| u64::from(number.unsigned_abs())).collect();
-        // Two dimensions of space are three, the first of size 1.
+    // Two dimensions of space are three, the first of size 1.
+    let in_space = |mut all: Vec<u64>, filler: u64| {
         if all.len().is_multiple_of(2) {
             all.insert(all.len() - 2, filler);
         }
         all
+    };
+    let wide = |numbers: &[i32], filler: u64| {
+        in_space(numbers.iter().map(|&number| u64::from(number.unsigned_abs())).collect(), filler)
     };
     let mut words = Vec::new();
     for sizes in [&shape.output, &shape.input, &shape.weights] {
         words.extend(wide(sizes, 1));
     }
     for sizes in [&shape.output, &shape.input, &shape.weights] {
-        words.extend(wide(&shape.strides(sizes)?, 0));
+        words.extend(in_space(shape.strides(sizes), 0));
     }
     words.extend(wide(&shape.stride, 1));
     words.extend(wide(&shape.padding, 0));
@@ -165,13 +165,13 @@ pub(in crate::cuda) fn own_kernel(call: &ConvolutionCall) -> Result<KernelCall, 
         [("const Convolution", "shape"), ("void*", "out"), ("const void*", "input"), ("const void*", "weights")];
     let elements: u64 = wide(&shape.output, 1).iter().product();
     let types = [name_of(Element::Float(shape.dtype))];
-    Ok(KernelCall {
+    KernelCall {
         instance: Instance::of_template(Part::Convolution, "convolution", &types, THREADS, &parameters),
         blocks: blocks_for(elements, u64::from(THREADS)),
         threads: THREADS,
         shared_bytes: 0,
         arguments: vec![Argument::Words(words), Argument::At(*output), Argument::At(*input), Argument::At(*weights)],
-    })
+    }
 }
 
 /// A bias as an operand of the output's rank.
@@ -215,11 +215,26 @@ mod tests {
             let shape = ConvolutionShape::of(&launch([layout; 3])).unwrap().unwrap();
             assert_eq!(shape.layout, layout);
             let expected: Vec<u64> = view(&[1, 4, 8, 8], layout).strides;
-            let strides: Vec<u64> = shape.strides(&shape.input).unwrap().iter().map(|&s| s as u64).collect();
-            assert_eq!(strides, expected);
+            assert_eq!(shape.strides(&shape.input), expected);
         }
         let mixed = [MemoryLayout::ChannelsLast, MemoryLayout::Contiguous, MemoryLayout::Contiguous];
         assert!(ConvolutionShape::of(&launch(mixed)).is_err());
+    }
+
+    #[test]
+    fn an_own_kernel_is_told_strides_beyond_32_bits_as_they_are() {
+        for layout in MemoryLayout::ALL {
+            let mut vast = launch([layout; 3]);
+            vast.reads = vec![view(&[2, 256, 3072, 3072], layout), view(&[128, 256, 3, 3], layout)];
+            vast.writes = vec![view(&[2, 128, 3072, 3072], layout)];
+            let planned = calls(&vast).unwrap();
+            let [Call::Convolution(call)] = &planned[..] else { panic!("a convolution was expected, not {planned:?}") };
+            let KernelCall { arguments, .. } = own_kernel(call);
+            let Argument::Words(words) = &arguments[0] else { panic!("a shape was expected, not {arguments:?}") };
+            let [batch, channels, rows, columns] = vast.reads[0].strides[..] else { unreachable!("four dimensions") };
+            assert_eq!(batch, 256 * 3072 * 3072);
+            assert_eq!(words[20..25], [batch, channels, 0, rows, columns], "{layout:?}");
+        }
     }
 
     #[test]
