@@ -1,7 +1,7 @@
 //! Calls on a real GPU: kernels, cuBLAS and cuDNN on one stream, and what each of them makes the process grow by.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use headroom_base::MIB;
@@ -11,6 +11,7 @@ use crate::programs::{Computation, Library};
 
 use super::error::CudaError;
 use super::execute::{Addresses, Engine};
+use super::growth::Growth;
 use super::library::blas::Blas;
 use super::library::compiler::{self, Code};
 use super::library::dnn::Dnn;
@@ -31,9 +32,7 @@ pub(super) struct GpuEngine {
     dnn: Dnn,
     blas: Blas,
     workspaces: HashMap<&'static str, (u64, u64)>,
-    /// What was called before, so that only first calls are measured.
-    known: HashSet<String>,
-    grown: BTreeMap<&'static str, u64>,
+    growth: Growth,
     each_launch_waited_for: bool,
     context: CudaContext,
 }
@@ -46,10 +45,10 @@ impl GpuEngine {
     /// Starts the libraries on a context's stream.
     pub(super) fn new(context: CudaContext) -> Result<Self, CudaError> {
         context.bind()?;
-        let mut grown = BTreeMap::new();
-        let blas = measured(&context, &mut grown, CUBLAS, || Blas::new(context.stream()));
+        let mut growth = Growth::default();
+        let blas = growth.measured(|| free_bytes(&context), CUBLAS, || Blas::new(context.stream()));
         let blas = blas.map_err(|error| explained(&context, HANDLE_BYTES, error))?;
-        let dnn = measured(&context, &mut grown, CUDNN, || Dnn::new(context.stream()));
+        let dnn = growth.measured(|| free_bytes(&context), CUDNN, || Dnn::new(context.stream()));
         let dnn = dnn.map_err(|error| explained(&context, HANDLE_BYTES, error))?;
         Ok(Self {
             kernels: HashMap::new(),
@@ -57,8 +56,7 @@ impl GpuEngine {
             dnn,
             blas,
             workspaces: HashMap::new(),
-            known: HashSet::new(),
-            grown,
+            growth,
             each_launch_waited_for: false,
             context,
         })
@@ -76,13 +74,14 @@ impl GpuEngine {
 
     /// What libraries and kernels made the process grow by on the device, each by name, in bytes.
     pub(super) fn grown(&self) -> Vec<(&'static str, u64)> {
-        self.grown.iter().map(|(name, bytes)| (*name, *bytes)).collect()
+        self.growth.by_name()
     }
 
     /// What cuDNN asks for.
     pub(super) fn decide(&mut self, shape: &convolution::ConvolutionShape) -> Result<Answer, CudaError> {
-        let Self { dnn, context, grown, .. } = self;
-        measured(context, grown, CUDNN, || dnn.decide(shape)).map_err(|error| explained(context, 0, error))
+        let Self { dnn, context, growth, .. } = self;
+        let decided = growth.measured(|| free_bytes(context), CUDNN, || dnn.decide(shape));
+        decided.map_err(|error| explained(context, 0, error))
     }
 
     /// Lets cuDNN be asked anew for what it could not tell. Nothing that was decided by such answers may run afterwards.
@@ -113,19 +112,23 @@ impl GpuEngine {
         }
         let instances: Vec<&Instance> = wanted.iter().map(|call| &call.instance).collect();
         let codes = compiler::code(self.context.gpu().compute_capability, &instances)?;
-        let Self { kernels, modules, context, grown, .. } = self;
-        measured(context, grown, KERNELS, || {
-            for (call, code) in wanted.iter().zip(codes) {
-                let key = Arc::as_ptr(&code) as usize;
-                let (_, module) = match modules.entry(key) {
-                    Entry::Occupied(loaded) => loaded.into_mut(),
-                    Entry::Vacant(place) => place.insert((Arc::clone(&code), Module::load(&code)?)),
-                };
-                let name = &call.instance.name;
-                kernels.insert(name.clone(), module.kernel(name, call.shared_bytes)?);
-            }
-            Ok(())
-        })
+        let Self { kernels, modules, context, growth, .. } = self;
+        growth.measured(
+            || free_bytes(context),
+            KERNELS,
+            || {
+                for (call, code) in wanted.iter().zip(codes) {
+                    let key = Arc::as_ptr(&code) as usize;
+                    let (_, module) = match modules.entry(key) {
+                        Entry::Occupied(loaded) => loaded.into_mut(),
+                        Entry::Vacant(place) => place.insert((Arc::clone(&code), Module::load(&code)?)),
+                    };
+                    let name = &call.instance.name;
+                    kernels.insert(name.clone(), module.kernel(name, call.shared_bytes)?);
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Writes bytes to an address of this device's memory that is known to have room for them.
@@ -153,15 +156,14 @@ impl GpuEngine {
             Argument::Words(words) => Ok(words.clone()),
         };
         let mut arguments = call.arguments.iter().map(words).collect::<Result<Vec<_>, _>>()?;
-        let first = self.known.insert(format!("kernel {name}"));
-        let Self { kernels, context, grown, .. } = self;
+        let Self { kernels, context, growth, .. } = self;
         let kernel = kernels[name];
-        let mut launch = || {
+        let launch = || {
             // SAFETY: the kernel's module is loaded for as long as the engine lives; its text and these arguments were
             // written together, and its addresses are of live holdings, which the allocator reuses on this stream alone.
             unsafe { kernel.launch(context.stream(), call.blocks, call.threads, call.shared_bytes, &mut arguments) }
         };
-        if first { measured(context, grown, KERNELS, launch) } else { launch() }
+        growth.measured_first(|| free_bytes(context), KERNELS, format!("kernel {name}"), launch)
     }
 
     fn product(&mut self, call: &ProductCall, address: &Addresses<'_>) -> Result<(), CudaError> {
@@ -171,8 +173,7 @@ impl GpuEngine {
             Some(&(at, bytes)) => unsafe { self.blas.work_in(at, bytes) }?,
             None => self.blas.work_alone(self.context.stream())?,
         }
-        let first = self.known.insert(format!("product {:?} {:?}", call.dtype, call.gemm));
-        let Self { blas, context, grown, .. } = self;
+        let Self { blas, context, growth, .. } = self;
         let all = || {
             for places in &call.places {
                 let [a, b, c] = [address(places[0])?, address(places[1])?, address(places[2])?];
@@ -181,21 +182,22 @@ impl GpuEngine {
             }
             Ok(())
         };
-        if first { measured(context, grown, CUBLAS, all) } else { all() }
+        let kind = format!("product {:?} {:?}", call.dtype, call.gemm);
+        growth.measured_first(|| free_bytes(context), CUBLAS, kind, all)
     }
 
     fn convolution(&mut self, call: &ConvolutionCall, address: &Addresses<'_>) -> Result<(), CudaError> {
         let [input, weights, output] = call.places;
         let places = [address(input)?, address(weights)?, address(output)?];
         let workspace = call.workspace.map_or(Ok(0), address)?;
-        let first = self.known.insert(format!("convolution {:?}", call.shape));
-        let Self { dnn, context, grown, .. } = self;
-        let mut convolve = || {
+        let Self { dnn, context, growth, .. } = self;
+        let convolve = || {
             // SAFETY: the addresses are of live holdings of the shape's sizes, and the workspace has the size that the
             // library was asked for this shape.
             unsafe { dnn.convolve(&call.shape, places, workspace) }
         };
-        let done = if first { measured(context, grown, CUDNN, convolve) } else { convolve() };
+        let kind = format!("convolution {:?}", call.shape);
+        let done = growth.measured_first(|| free_bytes(context), CUDNN, kind, convolve);
         let done = done.map_err(|error| explained(context, self.dnn.workspace_bytes_of(&call.shape), error))?;
         if done { Ok(()) } else { self.kernel(&convolution::own_kernel(call), address) }
     }
@@ -216,19 +218,9 @@ fn explained(context: &CudaContext, needed_bytes: u64, error: CudaError) -> Cuda
     }
 }
 
-/// Does something, and adds what the device's free memory shrank by meanwhile to a name. Nothing else of this process
-/// allocates then; what other processes do meanwhile is counted too.
-fn measured<T>(
-    context: &CudaContext,
-    grown: &mut BTreeMap<&'static str, u64>,
-    name: &'static str,
-    act: impl FnOnce() -> Result<T, CudaError>,
-) -> Result<T, CudaError> {
-    let before = context.memory()?.free_bytes;
-    let value = act()?;
-    let after = context.memory()?.free_bytes;
-    *grown.entry(name).or_default() += before.saturating_sub(after);
-    Ok(value)
+/// What is free on the device.
+fn free_bytes(context: &CudaContext) -> Result<u64, CudaError> {
+    Ok(context.memory()?.free_bytes)
 }
 
 impl Engine for GpuEngine {

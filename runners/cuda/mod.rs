@@ -8,6 +8,7 @@ mod checks;
 mod engine;
 mod error;
 mod execute;
+mod growth;
 mod library;
 mod plan;
 mod runner;
