@@ -18,6 +18,7 @@ use super::error::CudaError;
 use super::execute::{Engine as _, Execution, Persistent, Prepared, execute};
 use super::plan::call::{Call, ConvolutionCall, KernelCall};
 use super::plan::contents;
+use super::plan::convolution::ConvolutionShape;
 use super::workspaces::{Sized, WorkspaceDifference, with_real_workspaces};
 
 /// An operation as it is executed.
@@ -40,6 +41,16 @@ pub struct Convolutions {
     pub by_own_kernel: usize,
 }
 
+impl Convolutions {
+    fn of(prepared: &Prepared, refused: impl Fn(&ConvolutionShape) -> bool) -> Self {
+        let mut counted = Self::default();
+        for call in convolutions(prepared) {
+            *(if refused(&call.shape) { &mut counted.by_own_kernel } else { &mut counted.by_library }) += 1;
+        }
+        counted
+    }
+}
+
 impl std::ops::AddAssign for Convolutions {
     fn add_assign(&mut self, other: Self) {
         self.by_library += other.by_library;
@@ -57,6 +68,15 @@ impl std::fmt::Display for Convolutions {
 pub(super) struct Ready {
     pub(super) prepared: Prepared,
     differences: Vec<WorkspaceDifference>,
+    /// Whose its convolutions were when it was decided.
+    convolutions: Convolutions,
+}
+
+impl Ready {
+    /// Whether nothing that it was decided by has been refused since: what is refused needs no workspace.
+    fn holds(&self, refused: impl Fn(&ConvolutionShape) -> bool) -> bool {
+        Convolutions::of(&self.prepared, refused) == self.convolutions
+    }
 }
 
 type Key = (Architecture, Case, programs::Execution);
@@ -184,10 +204,12 @@ impl CudaRunner {
 }
 
 impl State {
-    /// What is known of an operation: decided and compiled the first time.
+    /// What is known of an operation: decided and compiled the first time, and anew where cuDNN has refused one of its
+    /// convolutions since.
     pub(super) fn ready(&mut self, work: &Work<'_>) -> Result<Arc<Ready>, RunError> {
         let key = (work.architecture.clone(), work.case, work.execution.clone());
-        if let Some(ready) = self.ready.get(&key) {
+        let held = self.ready.get(&key).filter(|ready| ready.holds(|shape| self.engine.has_refused(shape)));
+        if let Some(ready) = held {
             return Ok(Arc::clone(ready));
         }
         let computation = programs::computation(work.architecture, &work.case, &work.execution)?;
@@ -212,16 +234,12 @@ impl State {
         let given = prepared.computation.parameters.iter().chain(&prepared.computation.inputs);
         let fillings: Vec<KernelCall> = given.filter_map(|given| contents::filling(given, Source::Nothing)).collect();
         self.engine.make(kernels.chain(&fillings))?;
-        Ok(Ready { prepared, differences })
+        let convolutions = self.convolutions(&prepared);
+        Ok(Ready { prepared, differences, convolutions })
     }
 
     pub(super) fn convolutions(&self, prepared: &Prepared) -> Convolutions {
-        let mut counted = Convolutions::default();
-        for call in convolutions(prepared) {
-            let refused = self.engine.has_refused(&call.shape);
-            *(if refused { &mut counted.by_own_kernel } else { &mut counted.by_library }) += 1;
-        }
-        counted
+        Convolutions::of(prepared, |shape| self.engine.has_refused(shape))
     }
 
     /// Puts values into memory that nobody gave any.
@@ -302,5 +320,48 @@ impl Runner for CudaRunner {
 
     fn run(&self, device: &Device, work: &Work<'_>) -> Result<(), RunError> {
         self.run_observed(device, work, &mut |_| {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headroom_base::{DType, Operation};
+    use headroom_family::architecture::AutoencoderKl;
+
+    use super::*;
+    use crate::programs::Role;
+
+    /// An operation as it is decided while a library that has refused these wants a workspace for all others.
+    fn decided(refused: &HashSet<ConvolutionShape>) -> Ready {
+        let small = AutoencoderKl { block_out_channels: vec![32, 64], layers_per_block: 1, ..AutoencoderKl::default() };
+        let case = Case::image(Operation::VaeDecode, DType::Fp16, 256, 192);
+        let small = Architecture::AutoencoderKl(small);
+        let computation = programs::computation(&small, &case, &programs::Execution::default()).unwrap();
+        let answer = |shape: &ConvolutionShape| {
+            Ok(if refused.contains(shape) { (0, "an own kernel".to_owned()) } else { (4_096, "ODD".to_owned()) })
+        };
+        let Sized { computation, differences } = with_real_workspaces(computation, answer).unwrap();
+        let prepared = Prepared::new(computation).unwrap();
+        let convolutions = Convolutions::of(&prepared, |shape| refused.contains(shape));
+        Ready { prepared, differences, convolutions }
+    }
+
+    fn workspaces(ready: &Ready) -> usize {
+        ready.prepared.computation.program.allocations().filter(|live| live.role == Role::Workspace).count()
+    }
+
+    #[test]
+    fn an_operation_whose_convolution_is_refused_later_is_decided_anew_without_its_workspace() {
+        let mut refused = HashSet::new();
+        let before = decided(&refused);
+        assert!(before.holds(|shape| refused.contains(shape)));
+        let late = convolutions(&before.prepared).next().unwrap().shape.clone();
+        let times = convolutions(&before.prepared).filter(|call| call.shape == late).count();
+        refused.insert(late.clone());
+        assert!(!before.holds(|shape| refused.contains(shape)), "it would still make the workspace");
+        let anew = decided(&refused);
+        assert!(anew.holds(|shape| refused.contains(shape)), "it is not decided again and again");
+        assert_eq!(workspaces(&anew), workspaces(&before) - times);
+        assert!(convolutions(&anew.prepared).all(|call| (call.shape == late) == call.workspace.is_none()));
     }
 }
