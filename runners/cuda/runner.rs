@@ -81,6 +81,10 @@ impl Ready {
 
 type Key = (Architecture, Case, programs::Execution);
 
+fn key_of(work: &Work<'_>) -> Key {
+    (work.architecture.clone(), work.case, work.execution.clone())
+}
+
 pub(super) struct State {
     pub(super) engine: GpuEngine,
     ready: HashMap<Key, Arc<Ready>>,
@@ -150,13 +154,15 @@ impl CudaRunner {
         self.state().engine.grown()
     }
 
-    /// An operation as this runner executes it. What cuDNN refuses only when it is called is told once it was run.
+    /// An operation as this runner executed it last, or would where it has not. What cuDNN refuses only when it is called is told once it was run.
     ///
     /// # Errors
     /// When the operation is not known, or cuDNN cannot tell.
     pub fn executed(&self, work: &Work<'_>) -> Result<Executed, RunError> {
         let mut state = self.bound()?;
-        let ready = state.ready(work)?;
+        // Not decided anew: what was run had the workspaces of what has been refused since.
+        let last = state.ready.get(&key_of(work)).map(Arc::clone);
+        let ready = last.map_or_else(|| state.ready(work), Ok)?;
         let convolutions = state.convolutions(&ready.prepared);
         let (program, differences) = (ready.prepared.computation.program.clone(), ready.differences.clone());
         Ok(Executed { program, differences, convolutions })
@@ -207,7 +213,7 @@ impl State {
     /// What is known of an operation: decided and compiled the first time, and anew where cuDNN has refused one of its
     /// convolutions since.
     pub(super) fn ready(&mut self, work: &Work<'_>) -> Result<Arc<Ready>, RunError> {
-        let key = (work.architecture.clone(), work.case, work.execution.clone());
+        let key = key_of(work);
         let held = self.ready.get(&key).filter(|ready| ready.holds(|shape| self.engine.has_refused(shape)));
         if let Some(ready) = held {
             return Ok(Arc::clone(ready));
