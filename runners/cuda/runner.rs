@@ -154,7 +154,8 @@ impl CudaRunner {
         self.state().engine.grown()
     }
 
-    /// An operation as this runner executed it last, or would where it has not. What cuDNN refuses only when it is called is told once it was run.
+    /// An operation as this runner executed it last, or would where it has not. What cuDNN refuses only when it is called
+    /// is told once it was run.
     ///
     /// # Errors
     /// When the operation is not known, or cuDNN cannot tell.
