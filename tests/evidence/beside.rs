@@ -6,7 +6,7 @@ use std::path::Path;
 use headroom::catalogue::Catalogue;
 use headroom_base::{AllocatorKind, Case, MIB, Operation, RunKind, Window};
 use headroom_family::{Architecture, Model};
-use headroom_reports::import_windows::{H200_TOTAL_BYTES, Pricing, Recording, import_windows};
+use headroom_reports::import_windows::{H200_TOTAL_BYTES, ImportError, Pricing, Recording, import_windows};
 use headroom_runners::programs::{self, Execution};
 
 use super::kept::Runs;
@@ -48,6 +48,20 @@ impl Range {
         if least == most { least } else { format!("{least}–{most}") }
     }
 
+    /// Whether both ends are multiples.
+    pub(crate) fn is_of_whole(self, step_bytes: u64) -> bool {
+        self.least.is_multiple_of(step_bytes) && self.most.is_multiple_of(step_bytes)
+    }
+
+    /// Whether nothing of the other range lies above this one's lower end.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        other.most <= self.least
+    }
+
+    fn plus(self, bytes: u64) -> Self {
+        Self { least: self.least + bytes, most: self.most + bytes }
+    }
+
     /// Bytes by which the other range lies below this one, and above it.
     fn outside(self, other: Self) -> (u64, u64) {
         (self.least.saturating_sub(other.least), other.most.saturating_sub(self.most))
@@ -81,6 +95,10 @@ impl Peaks {
     fn take(&mut self, other: Self) {
         self.allocated.take(other.allocated.least);
         self.reserved.take(other.reserved.least);
+    }
+
+    fn plus(self, bytes: u64) -> Self {
+        Self { allocated: self.allocated.plus(bytes), reserved: self.reserved.plus(bytes) }
     }
 
     /// How far another's peaks lie from these.
@@ -134,8 +152,8 @@ fn architecture_of<'a>(catalogue: &'a Catalogue, recorded: &str, operation: Oper
     said.chain(too).filter_map(Model::architecture).find(|architecture| architecture.runs(operation))
 }
 
-/// What PyTorch was recorded to need, by the recorded name.
-pub(crate) fn recorded(catalogue: &Catalogue) -> BTreeMap<Asked, Peaks> {
+/// Every line of every recording as a window, or why it is none.
+fn recorded_lines(catalogue: &Catalogue) -> Vec<Result<Window, ImportError>> {
     let price = |recorded: &str, case: &Case| {
         let architecture = architecture_of(catalogue, recorded, case.operation)?;
         let (line, cost_units) = (programs::line(architecture, case), programs::cost_units(architecture, case));
@@ -143,27 +161,35 @@ pub(crate) fn recorded(catalogue: &Catalogue) -> BTreeMap<Asked, Peaks> {
     };
     let total_bytes = |_: &str| Some(H200_TOTAL_BYTES);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200");
-    let mut windows = Vec::new();
+    let mut lines = Vec::new();
     for name in RECORDINGS {
         let recording = Recording { name, report_id: "h200", total_bytes: &total_bytes, price: &price };
         let text = std::fs::read_to_string(folder.join(name)).unwrap();
-        // Lines of architectures that no family has, or with options of no environment, are not compared here.
-        windows
-            .extend(text.lines().filter_map(|line| import_windows(recording, line).ok()).flat_map(|all| all.windows));
+        for line in text.lines() {
+            match import_windows(recording, line) {
+                Ok(imported) => lines.extend(imported.windows.into_iter().map(|(window, _)| Ok(window))),
+                Err(error) => lines.push(Err(error)),
+            }
+        }
     }
+    lines
+}
+
+/// What PyTorch was recorded to need, by the recorded name.
+pub(crate) fn recorded(catalogue: &Catalogue) -> BTreeMap<Asked, Peaks> {
+    // Lines of architectures that no family has, or with options of no environment, are not compared here.
+    let windows = recorded_lines(catalogue).into_iter().filter_map(Result::ok);
     let plain = |window: &Window| {
         let hard = &window.environment.hard;
         let usual = Execution::default();
         hard.memory_layout == usual.memory_layout && hard.attention == usual.attention && !hard.convolution_benchmark
     };
-    gathered(windows.into_iter().map(|(window, _)| (window.model.clone(), window)).filter(|(_, window)| plain(window)))
+    gathered(windows.filter(plain).map(|window| (window.model.clone(), window)))
 }
 
-/// The names under which a model of ours was recorded: those of its architecture. None where it keeps its weights in
-/// another element type than it runs in, since recorded models did not: a copy of all weights is in its windows alone.
-pub(crate) fn recorded_names(catalogue: &Catalogue, (name, case, _): &Asked) -> Vec<String> {
-    let model = name.split_once(':').and_then(|(family, key)| catalogue.family(family).ok()?.model(key));
-    let Some(model) = model.filter(|model| model.dtype == case.dtype) else { return Vec::new() };
+/// The names under which a model of ours was recorded: those of its architecture.
+fn recorded_names(catalogue: &Catalogue, (name, case, _): &Asked) -> Vec<String> {
+    let Some(model) = model_of(catalogue, name) else { return Vec::new() };
     let said =
         catalogue.families().iter().flat_map(|family| &family.models).filter_map(|model| model.recorded_as.clone());
     let names: BTreeSet<String> = said.chain(RECORDED_TOO.map(|(name, ..)| name.to_owned())).collect();
@@ -171,11 +197,34 @@ pub(crate) fn recorded_names(catalogue: &Catalogue, (name, case, _): &Asked) -> 
     names.into_iter().filter(is_its).collect()
 }
 
+/// A model by `FAMILY:KEY`.
+fn model_of<'a>(catalogue: &'a Catalogue, name: &str) -> Option<&'a Model> {
+    name.split_once(':').and_then(|(family, key)| catalogue.family(family).ok()?.model(key))
+}
+
+/// The copy of all weights that a run holds whose model keeps them in another element type, to the byte. Recorded models
+/// kept theirs in the type they ran in.
+pub(crate) fn copy_bytes(catalogue: &Catalogue, (name, case, _): &Asked) -> u64 {
+    let Some((model, architecture)) = model_of(catalogue, name).and_then(|model| Some((model, model.architecture()?)))
+    else {
+        return 0;
+    };
+    let known =
+        |stored| programs::analytic_terms(architecture, case, stored).iter().map(|term| term.bytes).sum::<u64>();
+    known(model.dtype) - known(case.dtype)
+}
+
+/// What PyTorch needs of the same by its recordings, with the copy of the weights where there is one.
+pub(crate) fn of_torch(catalogue: &Catalogue, recorded: &BTreeMap<Asked, Peaks>, asked: &Asked) -> Option<Peaks> {
+    let names = recorded_names(catalogue, asked);
+    let theirs = names.into_iter().find_map(|name| recorded.get(&(name, asked.1, asked.2)))?;
+    Some(theirs.plus(copy_bytes(catalogue, asked)))
+}
+
 /// What the simulator says of the same, with its own table of workspaces.
 pub(crate) fn simulated(catalogue: &Catalogue, asked: &Asked) -> Option<Peaks> {
     let (name, case, allocator) = asked;
-    let (family, key) = name.split_once(':')?;
-    let model = catalogue.family(family).ok()?.model(key)?;
+    let model = model_of(catalogue, name)?;
     let stored = (model.dtype != case.dtype).then_some(model.dtype);
     let execution = Execution { stored, ..Execution::default() };
     let later = programs::predict(model.architecture()?, case, &execution, *allocator).ok()?.later;
@@ -188,4 +237,50 @@ fn a_range_is_off_by_its_farther_end_and_not_at_all_inside() {
     assert_eq!(range(100, 200).off(range(120, 180)), 0.0);
     assert_eq!(range(100, 200).off(range(120, 220)), 20.0 / 200.0);
     assert_eq!(range(100, 200).off(range(50, 210)), -0.5);
+}
+
+/// From the recordings to the card's cases, the other way round than they are compared.
+#[test]
+fn every_measured_case_that_pytorch_was_recorded_at_is_compared() {
+    let catalogue = Catalogue::load(None).unwrap();
+    let (own, recorded) = (measured(&super::kept::runs(&catalogue)), recorded(&catalogue));
+    let mut expected: BTreeSet<&Asked> = BTreeSet::new();
+    for (recorded, case, allocator) in recorded.keys() {
+        let architecture = architecture_of(&catalogue, recorded, case.operation).unwrap();
+        let of_case = own.keys().filter(|(_, of, under)| of == case && under == allocator);
+        let is_its = |name: &str| model_of(&catalogue, name).and_then(Model::architecture) == Some(architecture);
+        expected.extend(of_case.filter(|(name, ..)| is_its(name)));
+    }
+    let compared: BTreeSet<&Asked> =
+        own.keys().filter(|asked| of_torch(&catalogue, &recorded, asked).is_some()).collect();
+    assert_eq!(compared, expected);
+    let families = |asked: &BTreeSet<&Asked>| {
+        asked.iter().filter_map(|(name, ..)| name.split(':').next().map(str::to_owned)).collect::<BTreeSet<_>>()
+    };
+    let all = catalogue.families().iter().filter(|family| !family.models.is_empty()).map(|family| family.name.clone());
+    assert_eq!(families(&compared), all.collect::<BTreeSet<_>>(), "each family has a case that was recorded");
+}
+
+#[test]
+fn a_recorded_line_is_left_out_for_its_architecture_or_its_activation_alone() {
+    let catalogue = Catalogue::load(None).unwrap();
+    let mut unpriced = BTreeSet::new();
+    for line in recorded_lines(&catalogue) {
+        match line {
+            Ok(_) => {}
+            Err(ImportError::Unpriced { family, .. }) => {
+                unpriced.insert(family);
+            }
+            // CLIP with another activation than its recorded name stands for.
+            Err(ImportError::Field { field, .. }) if field == "options.activation" => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for name in &unpriced {
+        assert!(
+            Operation::ALL.iter().all(|operation| architecture_of(&catalogue, name, *operation).is_none()),
+            "{name}"
+        );
+    }
+    assert_eq!(unpriced.into_iter().collect::<Vec<_>>(), ["taef1"]);
 }

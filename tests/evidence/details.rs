@@ -1,16 +1,16 @@
 //! The evidence folder's own README: every comparison, case by case and term by term.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use headroom::catalogue::Catalogue;
 use headroom_base::{Bytes, RunKind};
-use headroom_reports::Outcome;
+use headroom_reports::{Outcome, WindowRecord};
 
 use super::kept::Runs;
 use super::peaks::{beside_simulator, beside_torch, cases, table};
 use super::priced::is_of_a_calibration;
-use super::{loops, mutants, summary, two_cards};
+use super::{books, driver_trials, family_e2e, loops, mutants, summary, two_cards, workspaces};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let by_model = |asked: &super::beside::Asked| format!("{} {} {}", asked.0, asked.1.operation, asked.1.dtype);
@@ -24,37 +24,49 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
             table(heading, &beside_simulator(catalogue, runs), by_model),
         ),
         ("SDXL's decode, calibrated on the card and run at held-out sizes", sdxl(catalogue, runs)),
-        ("What the driver sees of the process, in MiB", books(runs)),
-        ("Convolutions with another workspace than the table's", workspaces(runs)),
+        ("What the driver sees of the process, in MiB", books::table(runs)),
+        ("Convolutions with another workspace than the table's", workspaces::lists(runs)),
         ("A warm server", told(runs, "warm_server", |note| !note.contains(" run "))),
         ("Out of memory, and the next run", told(runs, "out_of_memory", |_| true)),
         ("The least capacity that completes", told(runs, "capacity", |_| true)),
         ("Windows above what is reserved", told(runs, "calibration", summary::is_above)),
         ("Wrong decisions, graded on a card", mutants::matrix()),
         ("Two cards in one run", two_cards::block()),
-        ("The driver's own trials", two_cards::driver_trials()),
+        ("The driver's own trials", driver_trials::block()),
         ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
     ];
-    parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat()
+    parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat() + &family_e2e::block()
 }
 
 /// One row a family: how its trials ended, and how many measured windows of undisturbed calibrations were taken for
 /// fragmented.
 fn trials(runs: &Runs) -> String {
-    let mut table = String::from("| family | commit | trials | passed | seconds | windows | clean | fragmented |\n");
-    table.push_str("|---|---|---:|---:|---:|---:|---:|---:|\n");
+    let mut table =
+        String::from("| family | commit | trials | passed | seconds | windows | elsewhere | clean | fragmented |\n");
+    table.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
     for (family, report) in runs {
         let (clean, flagged) = summary::clean_windows(report, None);
         let seconds: f64 = report.trials.iter().map(|trial| trial.seconds).sum();
         let (trials, passed, windows) = (report.trials.len(), report.count(Outcome::Passed), report.windows.len());
+        let elsewhere = report.windows.iter().filter(|record| is_elsewhere(record)).count();
         let commit = report.provenance[0].commit.as_deref().unwrap_or("unknown");
         let _ = writeln!(
             table,
-            "| {family} | `{commit}` | {trials} | {passed} | {seconds:.0} | {windows} | {clean} | {flagged} |"
+            "| {family} | `{commit}` | {trials} | {passed} | {seconds:.0} | {windows} | {elsewhere} | {clean} | {flagged} |"
         );
     }
-    table.push_str("\nClean are measured windows of undisturbed calibrations; fragmented those of them that the rule takes for it.\n");
+    table.push_str(
+        "\nClean are measured windows of undisturbed calibrations; fragmented those of them that the rule takes for it. \
+         Elsewhere are windows of runs outside every calibration and warm server; where there are none, a size that was left \
+         out of a calibration has what it needed beside its price, and no window.\n",
+    );
     table
+}
+
+/// Whether a window is of a run outside every calibration and warm server.
+fn is_elsewhere(record: &WindowRecord) -> bool {
+    let check = record.trial.as_deref().and_then(|trial| trial.rsplit("::").next());
+    !is_of_a_calibration(record) && check != Some("warm_server")
 }
 
 /// SDXL's decode calibrated for real: each size beside what is shipped.
@@ -84,28 +96,6 @@ fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
         let _ = writeln!(table, "\n{allocator}: {warm} warm-up and {measured} measured runs.");
     }
     table
-}
-
-/// One row a look: the terms of the driver's figure.
-fn books(runs: &Runs) -> String {
-    let mut table = String::from("| family | allocator, when | the driver's figure = its terms |\n|---|---|---|\n");
-    for (family, note) in summary::notes(runs, "reconcile") {
-        let (what, terms) = note.split_once(": ").unwrap_or(("", note));
-        let terms = terms.replace(" of this process by the driver", "");
-        let _ = writeln!(table, "| {family} | {} | {terms} |", summary::without_card(what.trim()));
-    }
-    table
-}
-
-/// Calls once each, without the places where they stand.
-fn workspaces(runs: &Runs) -> String {
-    let notes = summary::notes(runs, "same_counters").map(|(_, note)| note);
-    let calls: BTreeSet<&str> =
-        notes.filter_map(|note| note.split_once(" convolution: ").map(|(_, call)| call)).collect();
-    let calls: String = calls.into_iter().map(|call| format!("- {call}\n")).collect();
-    format!(
-        "The table's rules are fitted to PyTorch's own calls (`../h200/conv-workspaces.jsonl`), so these are where our kernels take another workspace than PyTorch's did, or where the rules miss it:\n\n{calls}"
-    )
 }
 
 fn told(runs: &Runs, check: &str, wanted: impl Fn(&str) -> bool) -> String {

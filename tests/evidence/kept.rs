@@ -1,9 +1,10 @@
 //! The reports that are kept, and what makes one evidence.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use headroom::catalogue::Catalogue;
-use headroom_base::{AllocatorKind, Origin, RunKind, Window};
+use headroom_base::{AllocatorKind, Operation, Origin, RunKind, Window};
 use headroom_calibration::{Context, Counted, EstimatorVersions, Uncounted, count};
 use headroom_reports::{Outcome, Report};
 
@@ -22,6 +23,8 @@ pub(crate) const TWO_CARDS: &str = "2026-11-30-h200-cuda-two-cards.json";
 pub(crate) const DRIVER_TRIALS: &str = "2026-11-30-h200-trials-of-the-driver.txt";
 pub(crate) const LISTED: &str = "2026-11-30-h200-devices.txt";
 pub(crate) const SECOND_PROCESS: &str = "2026-11-30-h200-busy-second-process.txt";
+/// What `cargo test --test family_e2e` printed on a GPU.
+pub(crate) const FAMILY_E2E: &str = "2026-11-30-h200-family-e2e.txt";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/evidence")
@@ -32,10 +35,31 @@ pub(crate) fn text(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The names of all kept files that begin alike.
+pub(crate) fn is_there(name: &str) -> bool {
+    folder().join(name).exists()
+}
+
+/// What a text that no report stands behind says of itself: the lines that begin with `# `, which name commit, command and
+/// cards.
+pub(crate) fn header(name: &str) -> Vec<String> {
+    text(name).lines().filter_map(|line| Some(line.strip_prefix("# ")?.to_owned())).collect()
+}
+
+/// The same, to stand above what is derived of it.
+pub(crate) fn header_block(name: &str) -> String {
+    header(name)
+        .iter()
+        .map(|line| format!("> {line}\n"))
+        .chain((!header(name).is_empty()).then(|| "\n".to_owned()))
+        .collect()
+}
+
+/// The names of all kept files that begin alike, in order.
 pub(crate) fn names() -> Vec<String> {
     let names = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.starts_with(BEGINNING)).collect()
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(BEGINNING)).collect();
+    names.sort();
+    names
 }
 
 pub(crate) fn report(name: &str) -> Report {
@@ -52,7 +76,7 @@ pub(crate) fn runs(catalogue: &Catalogue) -> Vec<(String, Report)> {
 pub(crate) type Runs = [(String, Report)];
 
 /// Every kept report: those of the families, of the graded decisions, and of two cards.
-fn all_reports() -> impl Iterator<Item = (String, Report)> {
+pub(crate) fn all_reports() -> impl Iterator<Item = (String, Report)> {
     let names = names().into_iter().filter(|name| name != MEASURED);
     names.map(|name| {
         let report = report(&name);
@@ -98,11 +122,24 @@ fn no_kept_file_names_a_card_a_user_or_a_place_outside_the_project() {
     }
 }
 
+/// The checks that a family has on an attached card, written down apart from the code that makes the trials.
+pub(crate) fn checks_on_a_card(catalogue: &Catalogue, family: &str) -> BTreeSet<&'static str> {
+    const OF_EVERY_FAMILY: [&str; 8] =
+        ["plan", "pipeline", "calibration", "reconcile", "computes", "capacity", "out_of_memory", "same_counters"];
+    let calibration = &catalogue.family(family).unwrap().calibration;
+    let mut cases = calibration.lines.iter().flat_map(|line| line.cases.as_slice());
+    let decodes = cases.any(|case| case.operation == Operation::VaeDecode);
+    OF_EVERY_FAMILY.into_iter().chain(decodes.then_some("warm_server")).collect()
+}
+
 #[test]
-fn every_trial_of_the_kept_runs_passed_and_left_windows() {
-    let runs = runs(&Catalogue::load(None).unwrap());
-    for (name, report) in runs {
-        assert!(report.trials.len() > 5 && !report.windows.is_empty(), "{name}");
+fn every_check_of_a_card_passed_once_for_every_family_and_left_windows() {
+    let catalogue = Catalogue::load(None).unwrap();
+    for (name, report) in runs(&catalogue) {
+        let checks: BTreeSet<&str> = report.trials.iter().map(|trial| trial.check.as_str()).collect();
+        assert_eq!(checks, checks_on_a_card(&catalogue, &name), "{name}");
+        assert_eq!(checks.len(), report.trials.len(), "{name}: each once");
+        assert!(report.trials.iter().all(|trial| trial.family == name) && !report.windows.is_empty(), "{name}");
         for trial in &report.trials {
             assert_eq!(trial.outcome, Outcome::Passed, "{name} {}: {:?}", trial.name(), trial.message);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use headroom_base::{Bytes, KIB, MIB};
+use headroom_base::{Bytes, GIB, KIB, MIB};
 use serde::Deserialize;
 
 use super::kept;
@@ -33,6 +33,7 @@ struct Pair {
 /// the ratio is to its quickest.
 pub(crate) fn pairs() -> String {
     let torch = kept::TORCH_ALLOCATOR.map(|name| serde_json::from_str::<Loop>(&kept::text(name)).unwrap());
+    let minutes = (unix_seconds(&torch[1].created) - unix_seconds(&torch[0].created) + 59) / 60;
     let OnDevice { cached_pairs, card, .. } = measurements();
     assert!(torch.iter().all(|torch| torch.card == card), "all loops ran beside one card");
     let mut table = format!(
@@ -54,7 +55,7 @@ pub(crate) fn pairs() -> String {
     }
     format!(
         "A cached allocate + free on the card's host, called from Rust and, before and after, from C++; the ratio is to the \
-         quicker of those two:\n\n{table}\n"
+         quicker of those two, which ran within {minutes} minutes of one another:\n\n{table}\n"
     )
 }
 
@@ -92,9 +93,10 @@ pub(crate) struct Copied {
     /// Whether it was shared out as uploads are, and not otherwise for comparison.
     pub(crate) usual: bool,
     bytes: u64,
-    /// Before the others, of which the rate is the median.
+    /// Before the others.
     first_seconds: f64,
-    gib_per_second: f64,
+    /// Of each of the others.
+    seconds: Vec<f64>,
     share_of_plain: f64,
 }
 
@@ -121,43 +123,72 @@ fn measurements() -> OnDevice {
 pub(crate) fn uploads() -> String {
     let size = Bytes(measurements().copies[0].bytes);
     format!(
-        "Uploads of {size} beside the plain pinned copy of the same run, the median of five; a piece is 2 MiB. The first \
-         upload of an uploader also pins its buffers (128 MiB by 16 threads) and is that much slower:\n\n{}",
+        "Uploads of {size} beside the plain pinned copy of the same run; a piece is 2 MiB. The rate is the median of those \
+         after the first; the first, the second, and the slowest and the quickest of the others stand beside it, as shares of \
+         the plain pinned copy too:\n\n{}",
         copies(|row| row.usual)
     )
+}
+
+impl Copied {
+    /// Of all after the first, by the seconds they took, whatever the file says of them.
+    fn bytes_a_second(&self) -> f64 {
+        let mut seconds = self.seconds.clone();
+        seconds.sort_by(f64::total_cmp);
+        self.bytes as f64 / seconds[seconds.len() / 2]
+    }
+
+    /// The first, the second, the slowest and the quickest of the others: bytes a second.
+    fn one_by_one(&self) -> [f64; 4] {
+        let [second, others @ ..] = &self.seconds[..] else { panic!("{} {}: one upload", self.source, self.manner) };
+        let slowest = others.iter().copied().fold(0.0, f64::max);
+        let quickest = others.iter().copied().fold(f64::INFINITY, f64::min);
+        [self.first_seconds, *second, slowest, quickest].map(|seconds| self.bytes as f64 / seconds)
+    }
 }
 
 /// Uploads beside the plain pinned copy of the same run.
 pub(crate) fn copies(wanted: impl Fn(&Copied) -> bool) -> String {
     let mut table = String::from(
-        "| from | manner | threads | GiB/s | of the plain pinned copy | the first upload |\n|---|---|---:|---:|---:|---:|\n",
+        "| from | manner | threads | GiB/s | of the plain pinned copy | first | second | the others |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|\n",
     );
     let all = measurements().copies;
-    let plain_bytes_a_second = all[0].gib_per_second * f64::from(1 << 30);
-    for row in all.into_iter().filter(wanted) {
-        let threads = row
-            .settings
+    let plain = all[0].bytes_a_second();
+    for row in all.iter().filter(|row| wanted(row)) {
+        let threads = row.settings.as_ref();
+        let threads = threads
             .map_or_else(String::new, |settings| format!("{} × {}", settings.threads, Bytes(settings.buffer_bytes)));
         let (source, manner) = (row.source.replace('_', " "), row.manner.replace('_', " "));
-        let share = 100.0 * row.share_of_plain;
-        let first = 100.0 * row.bytes as f64 / row.first_seconds / plain_bytes_a_second;
+        let rate = row.bytes_a_second();
+        let (gib, share) = (rate / GIB as f64, 100.0 * rate / plain);
+        let [first, second, slowest, quickest] = row.one_by_one().map(|rate| 100.0 * rate / plain);
         let _ = writeln!(
             table,
-            "| {source} | {manner} | {threads} | {:.1} | {share:.1} % | {first:.1} % |",
-            row.gib_per_second
+            "| {source} | {manner} | {threads} | {gib:.1} | {share:.1} % | {first:.1} % | {second:.1} % | \
+             {slowest:.1}–{quickest:.1} % |"
         );
     }
     table + "\n"
 }
 
-/// From each kind of memory, this share of the plain pinned copy or more.
+/// From each kind of memory, this share of the plain pinned copy or more, by the seconds that each took.
 #[test]
 fn uploads_reach_their_share_of_the_plain_pinned_copy() {
-    let usual: Vec<_> = measurements().copies.into_iter().filter(|row| row.usual).collect();
+    let all = measurements().copies;
+    assert_eq!((&*all[0].source, &*all[0].manner), ("pinned", "plain_pinned"), "beside what the others stand");
+    let plain = all[0].bytes_a_second();
+    for row in &all {
+        let share = row.bytes_a_second() / plain;
+        assert!(row.seconds.len() >= 5, "{} {}: {:?}", row.source, row.manner, row.seconds);
+        assert!((share / row.share_of_plain - 1.0).abs() < 1e-9, "the file says {} for {share}", row.share_of_plain);
+    }
+    let usual: Vec<_> = all.iter().filter(|row| row.usual).collect();
     let uploads = usual.iter().filter(|row| row.manner.starts_with("upload"));
     for row in uploads.clone() {
         let least = if row.source == "pinned" { 0.95 } else { 0.85 };
-        assert!(row.share_of_plain >= least, "{} {}: {}", row.source, row.manner, row.share_of_plain);
+        let share = row.bytes_a_second() / plain;
+        assert!(share >= least, "{} {}: {share}", row.source, row.manner);
     }
     let partial = uploads.filter(|row| row.manner == "upload_every_second");
     let sources: Vec<_> = partial.map(|row| row.source.as_str()).collect();
@@ -166,13 +197,32 @@ fn uploads_reach_their_share_of_the_plain_pinned_copy() {
     assert_eq!(common.collect::<Vec<_>>(), ["pageable", "mapped_file"], "the common manner stands beside them");
 }
 
+/// Seconds since 1970 of a time as `2026-11-30T14:22:37Z`.
+fn unix_seconds(time: &str) -> i64 {
+    let numbers = time.trim_end_matches('Z').split(['-', 'T', ':']).map(|number| number.parse::<i64>().unwrap());
+    let [year, month, day, hour, minute, second] = numbers.collect::<Vec<_>>()[..] else { panic!("{time}") };
+    // Years that begin in March have their leap day at the end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    ((days * 24 + hour) * 60 + minute) * 60 + second
+}
+
 #[test]
-fn loops_over_four_sizes_ran_before_and_after_one_another_within_minutes() {
+fn times_are_seconds_since_1970() {
+    for (time, seconds) in
+        [("1970-01-01T00:00:00Z", 0), ("2024-02-29T23:59:59Z", 1_709_251_199), ("2026-11-30T14:22:37Z", 1_796_048_557)]
+    {
+        assert_eq!(unix_seconds(time), seconds, "{time}");
+    }
+}
+
+#[test]
+fn loops_over_four_sizes_ran_before_and_after_one_another_within_an_hour() {
     let [before, after] = kept::TORCH_ALLOCATOR.map(|name| serde_json::from_str::<Loop>(&kept::text(name)).unwrap());
     let own: Measurements = serde_json::from_str(&kept::text(kept::MEASURED)).unwrap();
     assert!(own.commit.is_some());
-    assert!(before.created < own.created && own.created < after.created);
-    assert_eq!(before.created[..14], after.created[..14], "within an hour");
+    let [earlier, between, later] = [&before.created, &own.created, &after.created].map(|time| unix_seconds(time));
+    assert!(earlier < between && between < later && later - earlier < 3600, "{earlier}, {between}, {later}");
     let sizes = |rows: &[Pair]| rows.iter().map(|row| row.bytes).collect::<Vec<_>>();
     let own_sizes: Vec<u64> = own.devices[0].cached_pairs.iter().map(|row| row.bytes).collect();
     assert_eq!(own_sizes, [512, 4 * KIB, MIB, 32 * MIB]);

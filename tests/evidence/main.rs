@@ -3,8 +3,13 @@
 //! again. That a text says what the reports say is all that this shows: the reports themselves come from a card.
 
 mod beside;
+mod books;
+mod bound;
 mod details;
+mod driver_trials;
+mod family_e2e;
 mod kept;
+mod libtest;
 mod loops;
 mod mutants;
 mod peaks;
@@ -13,7 +18,9 @@ mod priced;
 mod shown;
 mod summary;
 mod two_cards;
+mod undisturbed;
 mod warm;
+mod workspaces;
 
 use headroom::catalogue::Catalogue;
 

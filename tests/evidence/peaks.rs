@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use headroom::catalogue::Catalogue;
-use headroom_base::AllocatorKind;
+use headroom_base::{AllocatorKind, MIB};
 
-use super::beside::{Asked, Off, Peaks, Range, measured, recorded, recorded_names, simulated};
+use super::beside::{Asked, Off, Peaks, Range, copy_bytes, measured, of_torch, recorded, simulated};
 use super::kept::Runs;
 
 /// Up to here two peaks are called equal: the small allocations beside an operation differ between programs.
 const EQUAL: f64 = 0.0005;
 
-/// How many cases were compared, how many are equal or near, and the worst of their peaks.
+/// How many cases were measured and compared, how many are equal or near, and the worst of their peaks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Compared {
-    pub(crate) cases: usize,
+    measured: usize,
+    cases: usize,
     equal: usize,
     near: usize,
     allocated: f64,
@@ -23,10 +24,12 @@ pub(crate) struct Compared {
 }
 
 /// The columns of [`Compared::row`], behind those that say what is compared.
-const COLUMNS: &str = "cases | equal | near | allocated, worst | reserved, worst |";
+const COLUMNS: &str = "cases | of measured | equal | near | allocated, worst | reserved, worst |";
 
 impl Compared {
-    fn take(&mut self, allocator: AllocatorKind, off: Off) {
+    fn take(&mut self, allocator: AllocatorKind, off: Option<Off>) {
+        self.measured += 1;
+        let Some(off) = off else { return };
         self.cases += 1;
         self.equal += usize::from(off.allocated.abs() < EQUAL && off.reserved.abs() < EQUAL);
         let is_near = off.reserved.abs() <= 0.05 || off.reserved_bytes <= allocator.growth_step_bytes();
@@ -38,28 +41,31 @@ impl Compared {
         }
     }
 
-    pub(crate) fn row(&self, what: &str) -> String {
-        let (allocated, reserved) = (100.0 * self.allocated, 100.0 * self.reserved);
-        let Self { cases, equal, near, .. } = self;
-        format!("| {what} | {cases} | {equal} | {near} | {allocated:+.2} % | {reserved:+.2} % |\n")
+    fn row(&self, what: &str) -> String {
+        let Self { measured, cases, equal, near, .. } = self;
+        let worst = |share: f64| if *cases == 0 { "-".to_owned() } else { format!("{:+.2} %", 100.0 * share) };
+        let (allocated, reserved) = (worst(self.allocated), worst(self.reserved));
+        format!("| {what} | {cases} | {measured} | {equal} | {near} | {allocated} | {reserved} |\n")
     }
 }
 
-/// How far the card's peaks lie from another's, by case, if that other has it.
-pub(crate) type Beside = BTreeMap<Asked, Off>;
+/// How far the card's peaks lie from another's, by every case that was measured; none where that other has it not.
+pub(crate) type Beside = BTreeMap<Asked, Option<Off>>;
 
 fn beside(runs: &Runs, other: impl Fn(&Asked) -> Option<Peaks>) -> Beside {
     let ours = measured(runs).into_iter();
-    ours.filter_map(|(asked, peaks)| other(&asked).map(|other| (asked, other.off(peaks)))).collect()
+    ours.map(|(asked, peaks)| (asked.clone(), other(&asked).map(|other| other.off(peaks)))).collect()
+}
+
+/// Those that were compared.
+fn compared(beside: &Beside) -> impl Iterator<Item = (&Asked, Off)> {
+    beside.iter().filter_map(|(asked, off)| Some((asked, (*off)?)))
 }
 
 /// Beside PyTorch's recordings of the same case of the same architecture.
 pub(crate) fn beside_torch(catalogue: &Catalogue, runs: &Runs) -> Beside {
     let torch = recorded(catalogue);
-    beside(runs, |asked| {
-        let names = recorded_names(catalogue, asked);
-        names.into_iter().find_map(|name| torch.get(&(name, asked.1, asked.2)).copied())
-    })
+    beside(runs, |asked| of_torch(catalogue, &torch, asked))
 }
 
 /// Beside what the simulator says with its own table of workspaces.
@@ -71,20 +77,55 @@ pub(crate) fn beside_simulator(catalogue: &Catalogue, runs: &Runs) -> Beside {
 pub(crate) fn cases(catalogue: &Catalogue, runs: &Runs) -> String {
     let torch = recorded(catalogue);
     let mut table = String::from(
-        "| model, case | allocator | allocated | by PyTorch | reserved | by PyTorch |\n|---|---|---:|---:|---:|---:|\n",
+        "| model, case | allocator | allocated | by PyTorch | reserved | by PyTorch | of which a copy of the weights |\n\
+         |---|---|---:|---:|---:|---:|---:|\n",
     );
     for (asked, own) in measured(runs) {
-        let names = recorded_names(catalogue, &asked);
-        let Some(theirs) = names.into_iter().find_map(|name| torch.get(&(name, asked.1, asked.2))) else { continue };
+        let Some(theirs) = of_torch(catalogue, &torch, &asked) else { continue };
+        let copy = match copy_bytes(catalogue, &asked) {
+            0 => String::new(),
+            bytes => format!("{:.1}", bytes as f64 / MIB as f64),
+        };
         let ((model, case, allocator), columns) =
             (&asked, [own.allocated, theirs.allocated, own.reserved, theirs.reserved]);
         let [allocated, by_torch, reserved, reserved_by_torch] = columns.map(Range::in_mib);
         let _ = writeln!(
             table,
-            "| {model} {case} | {allocator} | {allocated} | {by_torch} | {reserved} | {reserved_by_torch} |"
+            "| {model} {case} | {allocator} | {allocated} | {by_torch} | {reserved} | {reserved_by_torch} | {copy} |"
         );
     }
     table
+}
+
+/// How many cases are compared with PyTorch's, and how far the reserved peaks lie off at most, by allocator.
+pub(crate) fn reserved_beside_torch(catalogue: &Catalogue, runs: &Runs) -> String {
+    let beside = beside_torch(catalogue, runs);
+    let said = AllocatorKind::ALL.map(|kind| {
+        let of_kind = || compared(&beside).filter(|((.., allocator), _)| *allocator == kind);
+        let (cases, all) = (of_kind().count(), beside.keys().filter(|(.., allocator)| *allocator == kind).count());
+        let copies = of_kind().filter(|(asked, _)| copy_bytes(catalogue, asked) > 0).count();
+        let end = |sign: f64| {
+            let farthest = of_kind().max_by(|(_, left), (_, right)| {
+                (sign * left.reserved).total_cmp(&(sign * right.reserved))
+            });
+            let farthest = farthest.filter(|(_, off)| sign * off.reserved > 0.0);
+            farthest.map_or_else(
+                || "nowhere".to_owned(),
+                |((model, case, _), off)| format!("by {:+.2} % at most ({model} {case})", 100.0 * off.reserved),
+            )
+        };
+        let (over, under) = (end(1.0), end(-1.0));
+        format!(
+            "- {kind}: {cases} of {all} measured cases are compared, {copies} of them with a copy of the weights; above \
+             PyTorch's {over}, below it {under}\n"
+        )
+    });
+    format!(
+        "\nPyTorch was recorded with weights in the element type of the run. Where ours keep another, the copy that the run \
+         holds is added to PyTorch's peaks: to the byte in allocated memory, while the segments that hold it may be larger. \
+         Reserved peaks, by allocator:\n\n{}",
+        said.concat()
+    )
 }
 
 /// One row for each of what `name` makes of a case, and allocator. Equal is within 0.05 % in both peaks; near within 2 %
@@ -96,7 +137,7 @@ pub(crate) fn table(heading: &str, beside: &Beside, name: impl Fn(&Asked) -> Str
     }
     let mut table = format!("| {heading}allocator | {COLUMNS}\n");
     let named = if heading.is_empty() { "" } else { "|---" };
-    let _ = writeln!(table, "{named}|---|---:|---:|---:|---:|---:|");
+    let _ = writeln!(table, "{named}|---|---:|---:|---:|---:|---:|---:|");
     for ((what, allocator), row) in &rows {
         let what = if heading.is_empty() { allocator.to_string() } else { format!("{what} | {allocator}") };
         table.push_str(&row.row(&what));
@@ -104,28 +145,34 @@ pub(crate) fn table(heading: &str, beside: &Beside, name: impl Fn(&Asked) -> Str
     table
 }
 
-/// Cases of which the card took more of the driver's own pool than the simulator's bound on it.
-pub(crate) fn above_the_bound(beside: &Beside) -> Vec<(&Asked, &Off)> {
-    let pooled = beside.iter().filter(|((_, _, allocator), _)| *allocator == AllocatorKind::CudaMallocAsync);
-    pooled.filter(|(_, off)| off.reserved > 0.0).collect()
-}
-
 #[test]
 fn allocated_peaks_of_the_card_are_pytorchs_and_the_simulators_within_two_percent() {
     let catalogue = Catalogue::load(None).unwrap();
     let runs = super::kept::runs(&catalogue);
     for (least, beside) in [(150, beside_torch(&catalogue, &runs)), (300, beside_simulator(&catalogue, &runs))] {
-        assert!(beside.len() > least, "{} cases", beside.len());
-        for ((model, case, allocator), off) in &beside {
+        assert!(compared(&beside).count() > least, "{} cases", compared(&beside).count());
+        for ((model, case, allocator), off) in compared(&beside) {
             assert!(off.allocated.abs() <= 0.02, "{model} {case} under {allocator}: {off:?}");
         }
     }
 }
 
+/// What is rule of reserved peaks: they grow in the allocator's steps, on the card as by PyTorch, and in the driver's own
+/// pool neither lies above the bound. How far they lie from one another is told and not promised.
 #[test]
-fn no_window_of_a_real_pool_exceeds_its_bound() {
+fn reserved_peaks_are_whole_steps_of_the_allocator_and_both_below_the_bound_on_the_pool() {
     let catalogue = Catalogue::load(None).unwrap();
-    let beside = beside_simulator(&catalogue, &super::kept::runs(&catalogue));
-    assert!(beside.keys().filter(|(_, _, allocator)| *allocator == AllocatorKind::CudaMallocAsync).count() > 100);
-    assert!(above_the_bound(&beside).is_empty(), "{:?}", above_the_bound(&beside));
+    let (own, torch) = (measured(&super::kept::runs(&catalogue)), recorded(&catalogue));
+    for (asked, peaks) in &own {
+        let theirs = of_torch(&catalogue, &torch, asked).filter(|_| copy_bytes(&catalogue, asked) == 0);
+        let is_pool = asked.2 == AllocatorKind::CudaMallocAsync;
+        let step_bytes = if is_pool { 32 * MIB } else { 2 * MIB };
+        for peaks in [Some(*peaks), theirs].into_iter().flatten() {
+            assert!(peaks.reserved.is_of_whole(step_bytes), "{asked:?}: {peaks:?}");
+            if is_pool {
+                let bound = simulated(&catalogue, asked).unwrap();
+                assert!(bound.reserved.covers(peaks.reserved), "{asked:?}: {peaks:?} above {bound:?}");
+            }
+        }
+    }
 }

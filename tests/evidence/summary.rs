@@ -9,22 +9,24 @@ use headroom_calibration::cross_validation::upper_bound;
 use headroom_reports::{Outcome, Report};
 
 use super::kept::Runs;
-use super::peaks::{above_the_bound, beside_simulator, beside_torch, table};
+use super::peaks::{beside_simulator, beside_torch, reserved_beside_torch, table};
 use super::priced::{Priced, is_clean, is_flagged, priced};
-use super::{loops, mutants, two_cards, warm};
+use super::{books, bound, family_e2e, loops, mutants, two_cards, undisturbed, warm};
 
 pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     let torch = beside_torch(catalogue, runs);
     let by_family = |asked: &super::beside::Asked| asked.0.split(':').next().unwrap_or_default().to_owned();
-    let mut text = intro(runs) + &mutants::sentence() + &two_cards::sentence();
+    let mut text = intro(runs) + &mutants::sentence() + &two_cards::sentence() + &family_e2e::sentence();
+    text.push_str(&undisturbed::sentence(runs));
     text.push_str(&results(runs));
     text.push_str("Peaks on the card beside PyTorch's recordings of the same cases:\n\n");
     text.push_str(&table("family | ", &torch, by_family));
+    text.push_str(&reserved_beside_torch(catalogue, runs));
     text.push_str(&simulator(catalogue, runs));
     text.push_str(&shortfalls(catalogue, runs));
     text.push_str(&sdxl(catalogue, runs));
     text.push_str(&warm::block(runs));
-    text.push_str(&books(runs));
+    text.push_str(&books::block(runs));
     text.push_str(&out_of_memory(runs));
     text.push_str(&loops::uploads());
     text.push_str(&loops::pairs());
@@ -33,7 +35,11 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
 
 /// What the README shows of it.
 pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
-    intro(runs) + &mutants::sentence() + &two_cards::sentence() + &shortfalls(catalogue, runs)
+    intro(runs)
+        + &mutants::sentence()
+        + &two_cards::sentence()
+        + &books::outside_allocators(runs)
+        + &shortfalls(catalogue, runs)
 }
 
 /// A size as notes say it.
@@ -186,21 +192,12 @@ fn results(runs: &Runs) -> String {
 
 fn simulator(catalogue: &Catalogue, runs: &Runs) -> String {
     let beside = beside_simulator(catalogue, runs);
-    let over = above_the_bound(&beside).into_iter().map(|((model, case, _), off)| {
-        format!("{model} {case} by {} ({:.1} %)", Bytes(off.reserved_bytes), 100.0 * off.reserved)
-    });
-    let over: Vec<_> = over.collect();
-    let which = match over.len() {
-        0 => "In no case did the card take more of the driver's own pool than the bound".to_owned(),
-        cases => {
-            format!("In {cases} cases the card took more of the driver's own pool than the bound: {}", over.join("; "))
-        }
-    };
     format!(
         "\nBeside the simulator with its own table of workspaces, and its bound on the driver's own pool:\n\n{}\nEqual is \
          within 0.05 % in both peaks; near within 2 % of the allocated peak, and within 5 % or one growth step of the \
-         reserved one. {which}.\n\n",
+         reserved one. {}",
         table("", &beside, |_| String::new()),
+        bound::sentence(catalogue)
     )
 }
 
@@ -212,10 +209,10 @@ pub(crate) fn sdxl_rows(catalogue: &Catalogue, runs: &Runs) -> Vec<Priced> {
 fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
     let mut text = String::from("SDXL's decode, calibrated on the card and run at sizes left out of that:\n\n");
     text.push_str(
-        "| allocator | left out: under | calibrated: under | priced by the calibration | calibrated ÷ built-in, of those \
-         |\n|---|---:|---:|---:|---:|\n",
+        "| allocator | runs of the calibration | left out: under | calibrated: under | priced by the calibration | calibrated ÷ \
+         built-in, of those |\n|---|---:|---:|---:|---:|---:|\n",
     );
-    let rows = sdxl_rows(catalogue, runs);
+    let (rows, report) = (sdxl_rows(catalogue, runs), runs.iter().find(|(family, _)| family == "sdxl"));
     for allocator in AllocatorKind::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.allocator == allocator).collect();
         let under = |calibrated: bool| {
@@ -225,35 +222,15 @@ fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
         let own = || rows.iter().filter(|row| row.source == Source::User);
         let ratios = || own().filter_map(|row| row.of_shipped);
         let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+        let ratios = if ratios().next().is_none() { "-".to_owned() } else { format!("{least:.3}–{most:.3}") };
+        let [planned, finished, _] = report.map_or([0; 3], |(_, report)| undisturbed::runs_under(report, allocator));
         let (left_out, calibrated, by_user, all) = (under(false), under(true), own().count(), rows.len());
-        let _ =
-            writeln!(text, "| {allocator} | {left_out} | {calibrated} | {by_user} of {all} | {least:.3}–{most:.3} |");
+        let _ = writeln!(
+            text,
+            "| {allocator} | {finished} of {planned} | {left_out} | {calibrated} | {by_user} of {all} | {ratios} |"
+        );
     }
     text + "\nA line whose windows were taken for fragmented is priced by what is shipped.\n\n"
-}
-
-/// The driver's figure against the sum of its terms, and counters against the simulated allocator's.
-fn books(runs: &Runs) -> String {
-    let residues = notes(runs, "reconcile").map(|(_, note)| {
-        let (_, residue) = note.rsplit_once("residue ").unwrap_or_else(|| panic!("{note}"));
-        residue.trim_end_matches(" KiB").parse::<i64>().unwrap().abs()
-    });
-    let residues: Vec<i64> = residues.collect();
-    let mut requests = [0_u64; 3];
-    for (_, note) in notes(runs, "same_counters").filter(|(_, note)| note.contains(" requests, ")) {
-        let (what, _) = note.split_once(" requests, ").unwrap();
-        let (place, count) = what.rsplit_once(": ").unwrap();
-        let kind = AllocatorKind::ALL.iter().position(|kind| place.ends_with(&kind.to_string())).unwrap();
-        requests[kind] += count.parse::<u64>().unwrap();
-    }
-    let [native, expandable, _] = requests;
-    format!(
-        "NVML's figure for the process is context + libraries + kernels + segments in {} looks, with at most {} KiB left \
-         over. Every counter equals the simulated allocator's after each of {native} requests (native) and {expandable} \
-         (expandable segments).\n\n",
-        residues.len(),
-        residues.iter().max().unwrap()
-    )
 }
 
 /// What an operation did on a card of which other allocations left less than it reserves, and less than its peak.
