@@ -8,7 +8,7 @@ use headroom_base::{AllocatorKind, Operation, Origin, RunKind, Window};
 use headroom_calibration::{Context, Counted, EstimatorVersions, Uncounted, count};
 use headroom_reports::{Outcome, Report};
 
-use super::priced::{Priced, priced};
+use super::priced::priced;
 
 /// What every kept file's name begins with: the day, the card, the runner.
 const BEGINNING: &str = "2026-11-30-h200-cuda";
@@ -146,27 +146,21 @@ fn every_check_of_a_card_passed_once_for_every_family_and_left_windows() {
     }
 }
 
-/// Of the driver's own pool only a bound is known. Of a case whose windows were all taken for fragmented, the need is in
-/// those: such cases are known by name, and stand in EVIDENCE.md.
+/// Of the driver's own pool only a bound is known. Of a case whose windows were taken for fragmented, the need is in those:
+/// EVIDENCE.md names such cases.
 #[test]
 fn demands_are_covered_or_short_by_less_than_a_growth_step_unless_they_were_taken_for_fragmented() {
-    const TAKEN_FOR_FRAGMENTED: [&str; 1] = ["wan vae_encode fp16 624x352x17 native"];
     let catalogue = Catalogue::load(None).unwrap();
     let runs = runs(&catalogue);
     let priced = priced(&catalogue, &runs);
-    let grows_in_steps = |priced: &&Priced| priced.allocator != AllocatorKind::CudaMallocAsync;
-    let (mut short, mut beyond) = (0, Vec::new());
-    for price in priced.iter().filter(grows_in_steps) {
-        let missing_bytes = price.demand_bytes.saturating_sub(price.reserved_bytes);
-        short += usize::from(missing_bytes > 0);
-        if missing_bytes >= price.allocator.growth_step_bytes() {
-            assert!(price.is_flagged, "{} {}: {missing_bytes} bytes short", price.family, price.case);
-            beyond.push(format!("{} {} {}", price.family, price.case, price.allocator));
-        }
+    let (mut seen, mut short) = (0, 0);
+    for price in priced.iter().filter(|price| price.allocator != AllocatorKind::CudaMallocAsync) {
+        seen += 1;
+        short += usize::from(price.short_bytes() > 0);
+        let (family, case, missing_bytes) = (&price.family, price.case, price.short_bytes());
+        assert!(!price.is_short_by_a_step() || price.is_flagged, "{family} {case}: {missing_bytes} bytes short");
     }
-    let seen = priced.iter().filter(grows_in_steps).count();
     assert!(seen > 300 && short * 20 < seen, "{short} of {seen}");
-    assert_eq!(beyond, TAKEN_FOR_FRAGMENTED);
 }
 
 /// Whether a window is left out because it found room that others left, whatever else may be said of it.

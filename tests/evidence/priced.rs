@@ -33,6 +33,11 @@ impl Priced {
     pub(crate) fn short_bytes(&self) -> u64 {
         self.demand_bytes.saturating_sub(self.reserved_bytes)
     }
+
+    /// Whether that is as much as a step in which reserved memory grows.
+    pub(crate) fn is_short_by_a_step(&self) -> bool {
+        self.short_bytes() >= self.allocator.growth_step_bytes()
+    }
 }
 
 /// Whether a window is of an undisturbed calibration.

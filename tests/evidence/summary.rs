@@ -38,6 +38,7 @@ pub(crate) fn in_short(catalogue: &Catalogue, runs: &Runs) -> String {
     intro(runs)
         + &mutants::sentence()
         + &two_cards::sentence()
+        + &family_e2e::sentence()
         + &books::outside_allocators(runs)
         + &shortfalls(catalogue, runs)
 }
@@ -147,8 +148,9 @@ impl Sizes {
 /// by construction unless their windows did not count, and at those left out, which alone say what a fit is worth.
 fn shortfalls(catalogue: &Catalogue, runs: &Runs) -> String {
     let mut rows: BTreeMap<AllocatorKind, [Sizes; 2]> = BTreeMap::new();
-    for price in priced(catalogue, runs) {
-        rows.entry(price.allocator).or_default()[usize::from(!price.is_calibrated)].take(&price);
+    let priced = priced(catalogue, runs);
+    for price in &priced {
+        rows.entry(price.allocator).or_default()[usize::from(!price.is_calibrated)].take(price);
     }
     let mut text = String::from(
         "Sizes of all families after a calibration on the card, reserved below their need (95 % bound), and the largest \
@@ -158,8 +160,17 @@ fn shortfalls(catalogue: &Catalogue, runs: &Runs) -> String {
     for (allocator, [calibrated, left_out]) in rows {
         let _ = writeln!(text, "| {allocator} | {} | {} |", left_out.row(), calibrated.row());
     }
-    text + "\nA trial passes with such a size where only a bound is known (the driver's own pool), where less than one growth \
-           step is missing beside a margin of less than one, and where the size's windows were taken for fragmented.\n\n"
+    let by_a_step = priced.iter().filter(|price| price.is_short_by_a_step()).map(|price| {
+        let taken = if price.is_flagged { ", taken for fragmented" } else { "" };
+        format!("{} {} under {}{taken}", price.family, price.case, price.allocator)
+    });
+    let by_a_step = by_a_step.collect::<Vec<_>>();
+    let by_a_step = if by_a_step.is_empty() { "none".to_owned() } else { by_a_step.join("; ") };
+    text + &format!(
+        "\nA trial passes with such a size where only a bound is known (the driver's own pool), where less than one growth step \
+         is missing beside a margin of less than one, and where the size's windows were taken for fragmented. Short by a \
+         growth step or more: {by_a_step}.\n\n"
+    )
 }
 
 /// How far the card's results lie from the reference's, by element type.
