@@ -1,7 +1,8 @@
 //! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
 
 use headroom_base::{
-    AllocatorKind, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, MIB, Residency, Validity, Verdict,
+    AllocatorKind, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, InvalidReason, MIB, Residency, Validity,
+    Verdict,
 };
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
@@ -18,8 +19,9 @@ use crate::trials::NOTHING_TO_SEE;
 /// An attached card is tried at a few sizes only: each one loads the model again and runs twice.
 const TRIALS_ON_A_GPU: u64 = 16;
 
-/// For the largest calibrated case of every line (on an attached card, of the line that takes least): completes without a retry on weights + context + reservation, fails
-/// cleanly one page under weights + context + peak allocated, and the least capacity that completes.
+/// For the largest calibrated case of every line (on an attached card, of the one line whose largest case takes least, which
+/// the notes name): completes without a retry on weights + context + reservation, fails cleanly one page under weights +
+/// context + peak allocated, and the least capacity that completes.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -30,6 +32,12 @@ pub fn capacity(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     }
     if evidence.seen == 0 && !subject.place.is_simulated() {
         evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: no case fits on this card", place(subject)));
+    } else if let Place::Gpu(_) = subject.place {
+        let lines: usize = lines_of(subject).iter().map(|(_, lines)| lines.len()).sum();
+        let tried = "of each other line nothing was tried, since every size of a card loads the model again";
+        evidence
+            .notes
+            .push(format!("{}: one of {lines} lines, whose largest case takes least; {tried}", place(subject)));
     }
     Ok(evidence)
 }
@@ -317,11 +325,10 @@ fn try_on(tries: &mut Tries<'_, '_>, memory_bytes: u64, working_bytes: u64) -> R
             ensure(measurement.residency == Residency::Full, || {
                 format!("{}: it completed with a part of the model elsewhere", what())
             })?;
-            let retried = measurement.retries > 0;
-            ensure(retried != (measurement.validity == Validity::Valid), || {
+            ensure(is_invalid_for_retries_alone(&measurement.validity, measurement.retries), || {
                 format!("{}: {} retries, {:?}", what(), measurement.retries, measurement.validity)
             })?;
-            Ok(if retried { Trial::CompletedWithRetries } else { Trial::Completed })
+            Ok(if measurement.retries > 0 { Trial::CompletedWithRetries } else { Trial::Completed })
         }
         Err(error) if error.is_out_of_memory() => {
             let same = bench.session.cache().models() == before;
@@ -332,5 +339,36 @@ fn try_on(tries: &mut Tries<'_, '_>, memory_bytes: u64, working_bytes: u64) -> R
             Ok(Trial::OutOfMemory)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a window without retries is valid, and one with them invalid for these and for nothing else.
+fn is_invalid_for_retries_alone(validity: &Validity, retried: u64) -> bool {
+    match validity {
+        Validity::Valid => retried == 0,
+        Validity::Invalid(InvalidReason::AllocatorRetry { retries }) => *retries > 0 && *retries == retried,
+        Validity::Invalid(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_completed_by_retries_is_invalid_for_these_and_for_nothing_else() {
+        let retry = |retries| Validity::Invalid(InvalidReason::AllocatorRetry { retries });
+        let other = Validity::Invalid(InvalidReason::Spill { bytes: 1 });
+        for (validity, retried, holds) in [
+            (Validity::Valid, 0, true),
+            (retry(2), 2, true),
+            (Validity::Valid, 2, false),
+            (retry(1), 2, false),
+            (retry(0), 0, false),
+            (other.clone(), 2, false),
+            (other, 0, false),
+        ] {
+            assert_eq!(is_invalid_for_retries_alone(&validity, retried), holds, "{validity:?} after {retried}");
+        }
     }
 }
