@@ -14,7 +14,7 @@ use crate::bench::{Bench, Ground, Place, Setup, Subject, lines_of};
 use crate::gpu::OpenGpu;
 
 /// Executes a small relative of each of the family's models, in each element type, on the card and by the reference, and
-/// holds the results against each other; then runs the largest case of each line, counts what is no finite number, and
+/// holds the results against each other; then runs the largest case of each line that fits there, counts what is no finite number, and
 /// looks that results vary wherever the reference's do, and that the library computes convolutions.
 ///
 /// What is computed does not depend on the allocator, so it is looked at under the native one alone.
@@ -50,9 +50,14 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     let mut convolutions = Convolutions::default();
     for (model, lines) in lines_of(subject) {
         for line in lines {
-            let largest = line.cases.iter().max_by_key(|case| {
+            let largest = line.cases.iter().filter(|case| fits(&bench, model, case, ground)).max_by_key(|case| {
                 model.architecture().map(|known| headroom_runners::programs::cost_units(known, case))
             });
+            if largest.is_none() {
+                let sizes: Vec<String> = line.cases.iter().map(ToString::to_string).collect();
+                let text = "none of these sizes fits, so none was computed at its own size";
+                evidence.notes.push(format!("{}: {}: {text}: {}", place(subject), model.key, sizes.join(", ")));
+            }
             if let Some(case) = largest {
                 let vary = model.architecture().and_then(|known| {
                     let relative = small(known);
@@ -156,6 +161,12 @@ fn beside_the_reference(
     Ok(Beside { evidence, vary: vary.collect(), convolutions })
 }
 
+/// Whether a card holds a case that has a price.
+fn fits(bench: &Bench<'_>, model: &Model, case: &Case, ground: Ground<'_>) -> bool {
+    let price = built_in_price(&bench.subject, model, case, ground, bench.floor_bytes);
+    price.is_some_and(|(_, estimate)| verdict(bench, model, case, estimate, ground) == Verdict::Fits)
+}
+
 /// Runs a case of its own size, counts what of its results is infinite or no number, looks that those vary which do at a
 /// small size, and adds who computed its convolutions.
 fn of_full_size(
@@ -170,9 +181,6 @@ fn of_full_size(
     let Some((_, estimate)) = built_in_price(subject, model, &case, ground, bench.floor_bytes) else {
         return Ok(Evidence::default());
     };
-    if verdict(bench, model, &case, estimate, ground) != Verdict::Fits {
-        return Ok(Evidence::default());
-    }
     let with = subject.locked_beside(model);
     let working_bytes = Some(estimate.reservation_bytes);
     let request = StepRequest { model: &model.key, with: &with, case, working_bytes };
