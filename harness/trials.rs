@@ -40,7 +40,17 @@ enum What {
 #[derive(Clone, Copy)]
 pub(crate) struct OfASubject {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Subject<'_>, Ground<'_>) -> Result<Evidence, CheckError>,
+    pub(crate) run: RunOnASubject,
+    /// The allocators under which it must see something.
+    is_about: fn(AllocatorKind) -> bool,
+}
+
+type RunOnASubject = fn(&Subject<'_>, Ground<'_>) -> Result<Evidence, CheckError>;
+
+impl OfASubject {
+    const fn of_every_allocator(name: &'static str, run: RunOnASubject) -> Self {
+        Self { name, run, is_about: |_| true }
+    }
 }
 
 impl std::fmt::Debug for OfASubject {
@@ -51,29 +61,33 @@ impl std::fmt::Debug for OfASubject {
 
 /// The checks of every device, simulated or attached.
 pub(crate) const ON_EACH_DEVICE: [OfASubject; 4] = [
-    OfASubject { name: "plan", run: checks::plan },
-    OfASubject { name: "pipeline", run: checks::pipeline },
-    OfASubject { name: "calibration", run: checks::calibration },
-    OfASubject { name: "reconcile", run: checks::reconcile },
+    OfASubject::of_every_allocator("plan", checks::plan),
+    OfASubject::of_every_allocator("pipeline", checks::pipeline),
+    OfASubject::of_every_allocator("calibration", checks::calibration),
+    OfASubject::of_every_allocator("reconcile", checks::reconcile),
 ];
 
 /// The checks that choose the size of their cards themselves, or are not about size.
 const ON_FITTED_CARDS: [OfASubject; 3] = [
-    OfASubject { name: "capacity", run: checks::capacity },
-    OfASubject { name: "perturbed", run: checks::perturbed },
-    OfASubject { name: "scripted", run: checks::scripted },
+    OfASubject::of_every_allocator("capacity", checks::capacity),
+    OfASubject::of_every_allocator("perturbed", checks::perturbed),
+    OfASubject::of_every_allocator("scripted", checks::scripted),
 ];
 
 /// The further checks of an attached card.
 const ON_A_GPU: [OfASubject; 4] = [
-    OfASubject { name: "computes", run: checks::computes },
-    OfASubject { name: "capacity", run: checks::capacity },
-    OfASubject { name: "out_of_memory", run: checks::out_of_memory },
-    OfASubject { name: "same_counters", run: checks::same_counters },
+    OfASubject { name: "computes", run: checks::computes, is_about: |allocator| allocator == AllocatorKind::Native },
+    OfASubject::of_every_allocator("capacity", checks::capacity),
+    OfASubject::of_every_allocator("out_of_memory", checks::out_of_memory),
+    OfASubject::of_every_allocator("same_counters", checks::same_counters),
 ];
 
 /// The check of a card that has been used, for families that calibrate a decode.
-const WARM_SERVER: OfASubject = OfASubject { name: "warm_server", run: checks::warm_server };
+const WARM_SERVER: OfASubject = OfASubject {
+    name: "warm_server",
+    run: checks::warm_server,
+    is_about: |allocator| allocator != AllocatorKind::CudaMallocAsync,
+};
 
 /// Every check of a family on an attached card.
 pub(crate) fn on_a_gpu(family: &Family) -> impl Iterator<Item = OfASubject> {
@@ -316,21 +330,26 @@ pub(crate) fn verdict_of(
         let (error, evidence) = error.split();
         NotPassed { evidence: Box::new(evidence), ..NotPassed::new(Outcome::Failed, error.to_string()) }
     })?;
-    let saw_something = mutant!(
-        "nothing_seen_passes",
-        "a family that lost its cases goes on passing",
-        right: evidence.seen > 0 || evidence.notes.iter().any(|note| note.starts_with(NOTHING_TO_SEE)),
-        wrong: true,
-    );
-    if saw_something {
+    if saw_something(&evidence) {
         return Ok(evidence);
     }
     Err(NotPassed::new(Outcome::Failed, "the check saw no window, run or figure"))
 }
 
+/// Whether a check looked at something, or says why there is nothing to look at.
+fn saw_something(evidence: &Evidence) -> bool {
+    mutant!(
+        "nothing_seen_passes",
+        "a family that lost its cases goes on passing",
+        right: evidence.seen > 0 || evidence.notes.iter().any(|note| note.starts_with(NOTHING_TO_SEE)),
+        wrong: true,
+    )
+}
+
 /// How the note of a check begins that rightly has nothing to look at on a device.
 pub(crate) const NOTHING_TO_SEE: &str = "nothing to see";
 
+/// Under each allocator that the check is about it must see something: what one saw says nothing of another.
 fn on_every_allocator(
     family: &Family,
     place: Place<'_>,
@@ -339,7 +358,14 @@ fn on_every_allocator(
 ) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     for allocator in place.allocators().iter().copied() {
-        evidence.absorb_all((check.run)(&Subject::usual(family, place, allocator), ground))?;
+        let seen = match (check.run)(&Subject::usual(family, place, allocator), ground) {
+            Ok(seen) if (check.is_about)(allocator) && !saw_something(&seen) => {
+                let text = format!("{} {allocator}: the check saw no window, run or figure", place.name());
+                Err(CheckError::violated(text).after(seen))
+            }
+            seen => seen,
+        };
+        evidence.absorb_all(seen)?;
     }
     Ok(evidence)
 }
@@ -358,3 +384,6 @@ fn of_the_card(verdict: Result<Evidence, NotPassed>, turn: &Turn) -> Result<Evid
 fn panicked(panic: &(dyn std::any::Any + Send)) -> NotPassed {
     NotPassed::new(Outcome::Failed, format!("panicked: {}", words_of(panic)))
 }
+
+#[cfg(test)]
+mod tests;

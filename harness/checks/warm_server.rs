@@ -11,13 +11,12 @@ use headroom_family::{CalibrationLine, Model};
 use headroom_reports::{EstimateRecord, WindowRecord};
 
 use super::beside_built_in::ratios;
-use super::calibration::{evidence_of, is_fragmented, price_after, run_alone, summary_of};
+use super::calibration::{evidence_of, is_fragmented, nothing_fits, price_after, run_alone, summary_of};
 use super::{CheckError, Claim, Evidence, ensure, place, verdict};
 use crate::bench::{
     BenchError, Calibration, Ground, Journal, MeasuredModel, Setup, Subject, calibrate_into, describe, lines_of,
 };
 use crate::checks::pipeline::run_unmeasured;
-use crate::trials::NOTHING_TO_SEE;
 
 /// Tensors of others that come and go, as many as in the recording of a warm server.
 const TENSORS: usize = 120;
@@ -34,8 +33,8 @@ const SEED: u64 = 0x0005_eed0_f0a5_e4e4;
 pub fn warm_server(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, CheckError> {
     let mut evidence = Evidence::default();
     if subject.allocator == AllocatorKind::CudaMallocAsync {
-        let note = "the driver's own pool gives everything back, so it is never warm";
-        evidence.notes.push(format!("{NOTHING_TO_SEE}: {}: {note}", place(subject)));
+        let note = "not looked at: the driver's own pool gives everything back, so it is never warm";
+        evidence.notes.push(format!("{}: {note}", place(subject)));
         return Ok(evidence);
     }
     for (model, lines) in lines_of(subject) {
@@ -44,6 +43,7 @@ pub fn warm_server(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence
             evidence.absorb_all(on_a_warm_card(subject, model, &decodes, ground))?;
         }
     }
+    evidence.notes.extend(nothing_fits(subject, &evidence));
     Ok(evidence)
 }
 

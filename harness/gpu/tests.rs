@@ -18,6 +18,7 @@ use crate::world::World;
 
 mod limits;
 mod opening;
+mod seen;
 
 const NO_PATIENCE: Duration = Duration::ZERO;
 
