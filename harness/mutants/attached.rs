@@ -133,14 +133,12 @@ pub fn graded_there(grades: Vec<MutantGrade>) -> GradedThere {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::PoisonError;
     use std::time::Duration;
 
     use super::*;
     use crate::gpu::{Gpus, posing::Posing};
-
-    /// The chosen decision is the process's: no two tests may choose at once, nor may another test run meanwhile.
-    static CHOOSING: Mutex<()> = Mutex::new(());
+    use crate::mutants::CHOOSING;
 
     fn grades_on_a_card_that_poses(name: &str) {
         let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,6 +156,17 @@ mod tests {
     #[test]
     fn checks_on_a_card_that_poses_hold_as_things_are_and_see_every_decision_that_can_be_seen_there() {
         grades_on_a_card_that_poses("taesd");
+    }
+
+    #[test]
+    fn a_decision_that_no_check_comes_by_there_is_told_apart_from_a_name_that_nothing_has() {
+        let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
+        let world = Arc::new(World::load(None).unwrap());
+        let name = points()[0].name.to_owned();
+        let none_here = Grading { world, checks: Vec::new(), decisions: std::collections::BTreeMap::new() };
+        let graded = |name: &str| grade_all(&none_here, &[name.to_owned()], &mut |_, _| {}).unwrap_err();
+        assert_eq!(graded(&name), GradingError::NotReachedThere { name });
+        assert_eq!(graded("no_such_name"), GradingError::UnknownName { name: "no_such_name".to_owned() });
     }
 
     #[test]

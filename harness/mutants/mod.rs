@@ -30,6 +30,10 @@ use crate::world::World;
 pub use attached::{GradedThere, grade_on, graded_there};
 pub use checks::{Ended, GradingCheck, grading_checks, grading_checks_on};
 
+/// The chosen decision is the process's: no two tests may choose at once, nor may another test run meanwhile.
+#[cfg(test)]
+pub(crate) static CHOOSING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Why nothing could be graded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GradingError {
@@ -40,6 +44,14 @@ pub enum GradingError {
     #[error("no wrong decision is named `{name}`")]
     UnknownName {
         /// The name.
+        name: String,
+    },
+    /// A decision that these checks do not come by.
+    #[error(
+        "`{name}` is a wrong decision, but no check of these families comes by it there: choose another --family, or leave --device out"
+    )]
+    NotReachedThere {
+        /// Its name.
         name: String,
     },
     /// Two decisions have one name.
@@ -159,6 +171,18 @@ pub fn grade(world: &Arc<World>, only: &[String], on_graded: OnGraded<'_>) -> Re
     quietly(|| grade_all(&Grading::prepare(world)?, only, on_graded))
 }
 
+/// Whether each of these is the name of a wrong decision, which can be told before anything is graded.
+///
+/// # Errors
+/// For the first that is none.
+pub fn are_names(names: &[String]) -> Result<(), GradingError> {
+    let known = points();
+    match names.iter().find(|name| !known.iter().any(|point| point.name == name.as_str())) {
+        Some(name) => Err(GradingError::UnknownName { name: name.clone() }),
+        None => Ok(()),
+    }
+}
+
 fn quietly<T>(grade: impl FnOnce() -> T) -> T {
     // What panics under a wrong decision has nothing to say to whoever reads the matrix.
     let hook = take_hook();
@@ -169,9 +193,9 @@ fn quietly<T>(grade: impl FnOnce() -> T) -> T {
 }
 
 fn grade_all(grading: &Grading, only: &[String], on_graded: OnGraded<'_>) -> Result<MutantReport, GradingError> {
-    let known = |name: &String| grading.decisions.contains_key(name.as_str());
-    if let Some(name) = only.iter().find(|name| !known(name)) {
-        return Err(GradingError::UnknownName { name: name.clone() });
+    are_names(only)?;
+    if let Some(name) = only.iter().find(|name| !grading.decisions.contains_key(name.as_str())) {
+        return Err(GradingError::NotReachedThere { name: name.clone() });
     }
     let wanted = |name: &&str| only.is_empty() || only.iter().any(|wanted| wanted == name);
     let names: Vec<&str> = grading.names().filter(wanted).collect();

@@ -15,12 +15,12 @@ use crate::cli::place::{is_gpu, turn_on};
 use crate::cli::redaction::redaction;
 use crate::cli::terminal::Terminal;
 use crate::gpu::{OpenGpu, Turn};
-use crate::mutants::{GradedThere, GradingError, grade, grade_on, graded_there};
+use crate::mutants::{GradedThere, GradingError, are_names, grade, grade_on, graded_there};
 use crate::run::provenance;
 use crate::world::World;
 
 /// Grades wrong decisions, prints the kill matrix and writes the report. The last line is
-/// `N graded, K killed, S survived`. On a GPU, where it takes minutes, the report is written after each grade: one that
+/// `N graded, K killed, S survived`. A report that says it was stopped takes the place of an earlier one first. On a GPU, where it takes minutes, the report is written after each grade: one that
 /// was stopped says how far it came.
 ///
 /// # Errors
@@ -30,11 +30,16 @@ pub(in crate::cli) fn mutants(
     families: Option<&Path>,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
-    let world = Arc::new(World::load(families)?);
+    let (world, there) = prepared(args, families).inspect_err(|_| {
+        if args.output.join("report.json").exists() {
+            terminal.remark(format!("Nothing ran: what stands in {} is of an earlier run.", args.output.display()));
+        }
+    })?;
     let folder = OutputFolder::open(&args.output)?;
     let redaction = redaction(world.catalogue.families(), families, &args.output);
     let from = provenance(arguments_of(args));
-    let there = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
+    // What stands there from an earlier run says nothing of this one.
+    folder.write_report(&Report::new(Provenance { stopped: true, ..from.clone() }), &redaction)?;
     let outcome = match &there {
         Some((families, turn)) => {
             let card = turn.open().ok_or_else(|| CliError::Unavailable("the GPU is not open".to_owned()))?;
@@ -54,14 +59,13 @@ pub(in crate::cli) fn mutants(
                 None => graded,
             }
         }
-        None => grade_simulated(&world, args, terminal, &|| {
-            // A report that cannot be written now is complained of at the end.
-            let _ = folder.write_report(&Report::new(Provenance { stopped: true, ..from.clone() }), &redaction);
-        }),
+        None => grade_simulated(&world, args, terminal),
     };
     let graded = match outcome {
         Ok(graded) => graded,
-        Err(error @ GradingError::UnknownName { .. }) => return Err(CliError::Value(error.to_string())),
+        Err(error @ (GradingError::UnknownName { .. } | GradingError::NotReachedThere { .. })) => {
+            return Err(CliError::Value(error.to_string()));
+        }
         Err(error) => {
             terminal.remark(error.to_string());
             return Ok(Exit::CheckFailed);
@@ -80,20 +84,22 @@ pub(in crate::cli) fn mutants(
     Ok(if survived { Exit::CheckFailed } else { Exit::Success })
 }
 
-/// `begun` is called once the first is graded: what stands there from earlier checks says nothing of these, and a name that
-/// no decision has leaves it alone.
+/// Everything that can be refused before anything is graded: names that nothing has, and a GPU that is not there.
+fn prepared(args: &MutantsArgs, families: Option<&Path>) -> Result<(Arc<World>, Option<(Vec<usize>, Turn)>), CliError> {
+    are_names(&args.names).map_err(|error| CliError::Value(error.to_string()))?;
+    let world = Arc::new(World::load(families)?);
+    let there = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
+    Ok((world, there))
+}
+
 fn grade_simulated(
     world: &Arc<World>,
     args: &MutantsArgs,
     terminal: &mut Terminal<'_>,
-    begun: &dyn Fn(),
 ) -> Result<GradedThere, GradingError> {
     let mut graded = 0;
     let report = grade(world, &args.names, &mut |grade, of| {
         graded += 1;
-        if graded == 1 {
-            begun();
-        }
         if terminal.is_interactive() {
             terminal.remark(format!("{graded}/{of} {}", grade.name));
         }
@@ -197,4 +203,50 @@ fn survivor(grade: &MutantGrade) -> String {
         text.push_str(&format!("\n  failed for another reason: {other}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::PoisonError;
+
+    use super::*;
+    use crate::mutants::CHOOSING;
+
+    const EARLIER: &str = "{ \"of\": \"an earlier run\" }";
+
+    /// What the command came to, what it remarked, and the report that stands in its output afterwards.
+    fn ran(name: &str, families: Option<&Path>) -> (Result<Exit, CliError>, String, String) {
+        let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        std::fs::write(&path, EARLIER).unwrap();
+        let args = MutantsArgs {
+            names: vec![name.to_owned()],
+            device: None,
+            family: Vec::new(),
+            output: folder.path().to_owned(),
+        };
+        let (mut results, mut remarks) = (Vec::new(), Vec::new());
+        let ended = mutants(&args, families, &mut Terminal::new(&mut results, &mut remarks, false));
+        (ended, String::from_utf8(remarks).unwrap(), std::fs::read_to_string(&path).unwrap())
+    }
+
+    #[test]
+    fn a_name_that_no_decision_has_leaves_an_earlier_report_and_says_so() {
+        let (ended, remarks, report) = ran("no_such_name", None);
+        assert!(matches!(ended, Err(CliError::Value(text)) if text.contains("no wrong decision is named")));
+        assert!(remarks.contains("Nothing ran: what stands in"), "{remarks}");
+        assert_eq!(report, EARLIER);
+    }
+
+    #[test]
+    fn a_grading_that_ends_before_its_first_grade_leaves_no_earlier_report() {
+        let families = tempfile::tempdir().unwrap();
+        let regressions = include_str!("../../../families/regressions.yaml");
+        std::fs::write(families.path().join("regressions.yaml"), regressions).unwrap();
+        let (ended, remarks, report) = ran("nothing_seen_passes", Some(families.path()));
+        assert!(matches!(ended, Ok(Exit::CheckFailed)), "{ended:?} {remarks}");
+        let report: Report = serde_json::from_str(&report).unwrap();
+        assert!(report.is_stopped() && report.mutants.is_none());
+    }
 }
