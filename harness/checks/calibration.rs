@@ -147,10 +147,10 @@ fn calibrated_sizes_are_covered(
             let numbers = reserved_and_needed(estimate.reservation_bytes, demand);
             format!("{}: {} ({numbers})", place(subject), priced.case)
         };
-        // A card's line that lost too many sizes to false flags has no fit; what is shipped prices it, and may be short.
-        let is_fitted = estimate.source == Source::User || subject.place.is_simulated();
-        Claim::DemandIsCovered
-            .holds(!is_fitted || demand <= estimate.reservation_bytes, || format!("{} is under-reserved", what()))?;
+        // Whatever prices it: a line that lost too many sizes to false flags, or has too few that fit, has no fit of its own.
+        Claim::DemandIsCovered.holds(demand <= estimate.reservation_bytes, || {
+            format!("{} is under-reserved by {}", what(), estimate.source.name())
+        })?;
         let Some(user) = calibration.knowledge.fits().get(&priced.line) else {
             let sizes = counted_sizes(calibration, &priced.line);
             ensure(sizes < LEAST_SIZES, || format!("{}: {sizes} sizes count, and there is no fit", what()))?;
