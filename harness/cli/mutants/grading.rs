@@ -84,8 +84,11 @@ pub(in crate::cli) fn mutants(
     Ok(if survived { Exit::CheckFailed } else { Exit::Success })
 }
 
+/// Families by position, and the turn on the card that their checks run on.
+type OnAGpu = (Vec<usize>, Turn);
+
 /// Everything that can be refused before anything is graded: names that nothing has, and a GPU that is not there.
-fn prepared(args: &MutantsArgs, families: Option<&Path>) -> Result<(Arc<World>, Option<(Vec<usize>, Turn)>), CliError> {
+fn prepared(args: &MutantsArgs, families: Option<&Path>) -> Result<(Arc<World>, Option<OnAGpu>), CliError> {
     are_names(&args.names).map_err(|error| CliError::Value(error.to_string()))?;
     let world = Arc::new(World::load(families)?);
     let there = args.device.as_deref().map(|name| on_a_gpu(&world, name, &args.family)).transpose()?;
