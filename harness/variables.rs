@@ -70,7 +70,15 @@ pub(crate) fn time_limit() -> Result<Duration, String> {
 /// # Errors
 /// When the variable is set to something else than a number of seconds.
 pub fn patience() -> Result<Duration, String> {
-    seconds(PATIENCE, value_of(PATIENCE), 0, DEFAULT_PATIENCE)
+    patience_or(DEFAULT_PATIENCE)
+}
+
+/// The same, where so long is waited unless the variable says otherwise.
+///
+/// # Errors
+/// When the variable is set to something else than a number of seconds.
+pub(crate) fn patience_or(default: Duration) -> Result<Duration, String> {
+    seconds(PATIENCE, value_of(PATIENCE), 0, default)
 }
 
 fn seconds(name: &str, value: Option<String>, least: u64, default: Duration) -> Result<Duration, String> {

@@ -247,7 +247,7 @@ fn copies_that_were_taken_and_never_made_fail_the_device_and_say_which() {
         let output = measure(folder.path(), "4MiB", &[("HEADROOM_STUB_COPIES", made)]).output().unwrap();
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         let failed = named(&answer, "devices", "Stand-in 0")["failed"].as_str().unwrap();
-        assert_eq!(output.status.code(), Some(5));
+        assert_eq!(output.status.code(), Some(1), "a check failed");
         assert_eq!(failed, format!("{said}: part 0 of 1 arrived otherwise from byte 0 on"));
     }
 }
@@ -281,4 +281,25 @@ fn measuring_waits_for_whoever_holds_the_device_and_says_for_whom() {
     assert!(child.try_wait().unwrap().is_none(), "it did not wait");
     drop(lease);
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_card_that_another_process_leases_ends_every_command_as_busy_once_patience_is_over() {
+    let folder = stand_in(&["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so"]);
+    let uuid = "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf";
+    let _lease = DeviceLease::acquire(folder.path(), uuid, "a test of this file", Duration::ZERO, |_| {}).unwrap();
+    let on_the_card = ["--family", "taesd", "--device", "gpu"];
+    for arguments in [
+        vec!["devices", "--measure=4MiB"],
+        [&["plan"], &on_the_card[..]].concat(),
+        [&["calibrate"], &on_the_card[..]].concat(),
+    ] {
+        let mut command = command(&arguments);
+        command.env("LD_LIBRARY_PATH", folder.path()).env("HEADROOM_LEASES", folder.path());
+        command.env("HEADROOM_STUB_DEVICES", "1").env("HEADROOM_GPU_PATIENCE_SECONDS", "0");
+        let output = command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{arguments:?}: {said}");
+        assert!(said.contains("leased to `a test of this file`") && said.contains("waited 0 s"), "{said}");
+    }
 }

@@ -71,7 +71,7 @@ pub(super) fn calibrate(args: &PlanArgs, catalogue: &Catalogue, terminal: &mut T
             models.push(not_run(&model.key, plan));
             continue;
         }
-        let bench = subject.bench(&Setup::default()).map_err(|error| CliError::Value(error.to_string()))?;
+        let bench = subject.bench(&Setup::default())?;
         let progress = Progress::new(&model.key, terminal);
         let mut journal = Kept { store: args.store.as_deref().map(Store::open), subject, progress, kept: (0, 0) };
         let calibration = measure(&bench, measured, (name(&subject, model), record()?), ground, &mut journal);

@@ -12,8 +12,9 @@ use headroom_reports::{OutputError, ReadReportError};
 
 use super::exit::Exit;
 use super::options::OptionError;
-use crate::bench::CalibrationError;
+use crate::bench::{BenchError, CalibrationError};
 use crate::catalogue::CatalogueError;
+use crate::gpu::NoTurn;
 use crate::recorded::RecordedError;
 use crate::replay::{MaterialError, ReplayError};
 
@@ -83,6 +84,9 @@ pub enum CliError {
     /// What was asked for is not there.
     #[error("{0}")]
     Unavailable(String),
+    /// Somebody else has the card.
+    #[error("{0}")]
+    Busy(String),
     /// A file could not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
@@ -96,6 +100,7 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::Unavailable(_) => Exit::Unavailable,
+            Self::Busy(_) => Exit::Busy,
             Self::Calibration(error) if !matches!(**error, CalibrationError::Unpriced { .. }) => Exit::CheckFailed,
             Self::Store(
                 StoreError::Io { .. }
@@ -124,6 +129,25 @@ impl CliError {
     }
 }
 
+impl From<NoTurn> for CliError {
+    fn from(no_turn: NoTurn) -> Self {
+        match no_turn {
+            NoTurn::Busy(text) => Self::Busy(text),
+            NoTurn::Unusable(text) => Self::Unavailable(text),
+        }
+    }
+}
+
+impl From<BenchError> for CliError {
+    /// A card whose driver fails is not there to be worked on; what a cache refuses was wrong before.
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Driver(_) | BenchError::NotOnAnAttachedCard => Self::Unavailable(error.to_string()),
+            BenchError::Cache(_) => Self::Value(error.to_string()),
+        }
+    }
+}
+
 impl From<CalibrationError> for CliError {
     /// What cannot be kept is the store's failure, whenever it shows.
     fn from(error: CalibrationError) -> Self {
@@ -143,5 +167,25 @@ fn shipped(error: &ShippedError) -> String {
              so pass the reports of all its lines"
         ),
         ShippedError::OtherVersion { .. } => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headroom_device::DriverError;
+    use headroom_device::driver::DriverCall;
+
+    use super::*;
+
+    #[test]
+    fn a_busy_card_is_worth_another_try_and_one_whose_driver_fails_is_no_wrong_value() {
+        let failed = DriverError::Failed { call: DriverCall::Context, code: 719, reason: "planted".to_owned() };
+        for (error, expected) in [
+            (CliError::from(NoTurn::Busy("leased".to_owned())), Exit::Busy),
+            (NoTurn::Unusable("lost".to_owned()).into(), Exit::Unavailable),
+            (BenchError::Driver(failed).into(), Exit::Unavailable),
+        ] {
+            assert_eq!(error.exit(), expected, "{error}");
+        }
     }
 }

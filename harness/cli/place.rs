@@ -70,11 +70,10 @@ pub(super) fn listed<'a>(gpus: &'a Gpus, name: &str) -> Result<&'a Arc<AttachedG
 /// # Errors
 /// When there is none, or somebody else has it.
 pub(super) fn turn_on(gpus: &Gpus, name: &str, words: &str) -> Result<Turn, CliError> {
-    let unavailable = |text: String| CliError::Unavailable(text);
     let card = listed(gpus, name)?;
     let patience = patience().map_err(CliError::Value)?;
-    let folder = DeviceLease::default_folder().map_err(|error| unavailable(error.to_string()))?;
-    card.turn(words, &folder, patience).map_err(|error| unavailable(error.to_string()))
+    let folder = DeviceLease::default_folder().map_err(|error| CliError::Unavailable(error.to_string()))?;
+    Ok(card.turn(words, &folder, patience)?)
 }
 
 #[cfg(test)]

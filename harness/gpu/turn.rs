@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use headroom_base::{Bytes, GIB};
 use headroom_device::DriverError;
-use headroom_device::lease::{DeviceLease, LeaseError};
+use headroom_device::lease::{DeviceLease, HolderInfo, LeaseError};
 
 use super::{AttachedGpu, OpenGpu};
 use crate::variables::PATIENCE;
@@ -38,9 +38,14 @@ const HELD_BY_ANOTHER: i64 = 46;
 
 impl NoTurn {
     /// What it means that the driver failed while a card was being opened.
-    pub(super) fn of_opening(error: &DriverError) -> Self {
+    pub(crate) fn of_opening(error: &DriverError) -> Self {
         let held = matches!(error, DriverError::Failed { code: HELD_BY_ANOTHER, .. });
         if held || error.is_out_of_memory() { Self::no_room_to_open(error) } else { Self::Unusable(error.to_string()) }
+    }
+
+    /// The lease of the card of this name stayed with its holder for as long as was waited.
+    pub(crate) fn leased(name: &str, holder: &HolderInfo, waited: Duration) -> Self {
+        Self::Busy(format!("{name} is leased to {holder}; waited {} s ({PATIENCE})", waited.as_secs()))
     }
 
     /// The card cannot be opened for as long as others hold so much of it, or all.
@@ -94,15 +99,12 @@ impl AttachedGpu {
     }
 
     fn leased(&self, words: &str, folder: &Path, patience: Duration) -> Result<DeviceLease, NoTurn> {
-        let waits = |holder: &headroom_device::lease::HolderInfo| {
+        let waits = |holder: &HolderInfo| {
             // Whom nobody can tell waits all the same.
             let _ = writeln!(std::io::stderr(), "{words} waits for {}, leased to {holder}", self.name());
         };
         DeviceLease::acquire(folder, &self.facts().uuid, words, patience, waits).map_err(|error| match error {
-            LeaseError::Held { holder, waited, .. } => {
-                let waited = waited.as_secs();
-                NoTurn::Busy(format!("{} is leased to {holder}; waited {waited} s ({PATIENCE})", self.name()))
-            }
+            LeaseError::Held { holder, waited, .. } => NoTurn::leased(self.name(), &holder, waited),
             LeaseError::Io { .. } | LeaseError::NotOwn { .. } => NoTurn::Unusable(error.to_string()),
         })
     }

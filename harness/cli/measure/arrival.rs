@@ -39,7 +39,9 @@ impl<'a> Arrival<'a> {
                 if there != expected {
                     let at = there.iter().zip(expected).take_while(|(there, expected)| there == expected).count();
                     let (at, parts) = (start_bytes + at, parts.len());
-                    return Err(format!("{what}: part {index} of {parts} arrived otherwise from byte {at} on").into());
+                    return Err(Failure::Wrong(format!(
+                        "{what}: part {index} of {parts} arrived otherwise from byte {at} on"
+                    )));
                 }
                 start_bytes += expected.len();
             }

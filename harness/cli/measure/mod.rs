@@ -5,11 +5,12 @@ mod copies;
 mod pairs;
 mod source;
 
+use std::fmt;
 use std::time::Duration;
 
 use headroom_base::{Bytes, MIB};
 use headroom_device::cuda::{CudaContext, Gpu, gpus};
-use headroom_device::lease::DeviceLease;
+use headroom_device::lease::{DeviceLease, LeaseError};
 use headroom_device::{Holding, Settings};
 use serde::Serialize;
 
@@ -18,17 +19,59 @@ use self::pairs::{Pair, measure_pairs};
 use super::error::CliError;
 use super::exit::Exit;
 use super::terminal::Terminal;
-use crate::gpu::uuid_hash;
+use crate::gpu::{NoTurn, uuid_hash};
 use crate::run::provenance;
+use crate::variables::patience_or;
 
 /// What a device is measured with when nobody says otherwise, as the command line has it.
 pub(super) const USUAL_SIZE: &str = "4GiB";
 
-/// How long another process's lease of a device is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long another process's lease of a device is waited for unless the environment says otherwise.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Everything that can go wrong on a device is told in its own words and fails that device alone.
-type Failure = Box<dyn std::error::Error>;
+#[derive(Debug)]
+enum Failure {
+    /// What was copied is not what is there.
+    Wrong(String),
+    /// Somebody else has the device.
+    Busy(String),
+    /// It cannot be measured.
+    Other(Box<dyn std::error::Error>),
+}
+
+impl Failure {
+    fn no_turn(no_turn: NoTurn) -> Self {
+        match no_turn {
+            NoTurn::Busy(text) => Self::Busy(text),
+            unusable @ NoTurn::Unusable(_) => Self::Other(Box::new(unusable)),
+        }
+    }
+
+    /// How a run ends of which this is the worst.
+    const fn exit(&self) -> Exit {
+        match self {
+            Self::Wrong(_) => Exit::CheckFailed,
+            Self::Busy(_) => Exit::Busy,
+            Self::Other(_) => Exit::Unavailable,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong(text) | Self::Busy(text) => f.write_str(text),
+            Self::Other(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(Box::new(error))
+    }
+}
 
 /// All devices of one run.
 #[derive(Serialize)]
@@ -72,8 +115,8 @@ struct Measured {
 /// When there is none, or the result cannot be printed.
 pub(super) fn measure(size: Bytes, json: bool, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
     let listed = gpus().map_err(|error| CliError::Unavailable(format!("no CUDA device: {error}")))?;
-    let devices: Vec<_> = listed.iter().map(|gpu| measured(gpu, size.0, terminal)).collect();
-    let failed = devices.iter().any(|device| device.failed.is_some());
+    let patience = patience_or(DEFAULT_PATIENCE).map_err(CliError::Value)?;
+    let (devices, ends): (Vec<_>, Vec<_>) = listed.iter().map(|gpu| measured(gpu, size.0, patience, terminal)).unzip();
     let asked = ["devices".to_owned(), format!("--measure={}B", size.0)];
     let from = provenance(asked.into_iter().chain(json.then(|| "--json".to_owned())).collect());
     let measurements = Measurements {
@@ -89,12 +132,16 @@ pub(super) fn measure(size: Bytes, json: bool, terminal: &mut Terminal<'_>) -> R
     } else {
         print(&measurements, terminal)?;
     }
-    Ok(if failed { Exit::Unavailable } else { Exit::Success })
+    // That a device was busy is worth another try only where nothing else went wrong.
+    let worst = [Exit::CheckFailed, Exit::Unavailable, Exit::Busy].into_iter().find(|exit| ends.contains(exit));
+    Ok(worst.unwrap_or(Exit::Success))
 }
 
-fn measured(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Measured {
+fn measured(gpu: &Gpu, size_bytes: u64, patience: Duration, terminal: &mut Terminal<'_>) -> (Measured, Exit) {
     let size_bytes = copies::whole_pieces(size_bytes);
-    let (copies, cached_pairs, failed) = match try_measure(gpu, size_bytes, terminal) {
+    let measured = try_measure(gpu, size_bytes, patience, terminal);
+    let exit = measured.as_ref().map_or_else(Failure::exit, |_| Exit::Success);
+    let (copies, cached_pairs, failed) = match measured {
         Ok((copies, pairs)) => (copies, pairs, None),
         Err(error) => {
             terminal.remark(format!("{} ({}) could not be measured: {error}", gpu.name, gpu.uuid));
@@ -103,14 +150,23 @@ fn measured(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Measured
     };
     let Gpu { name, uuid, driver_version, .. } = gpu.clone();
     let uuid_hash = uuid_hash(&uuid);
-    Measured { name, uuid, uuid_hash, driver_version, size_bytes, copies, cached_pairs, failed }
+    (Measured { name, uuid, uuid_hash, driver_version, size_bytes, copies, cached_pairs, failed }, exit)
 }
 
-fn try_measure(gpu: &Gpu, size_bytes: u64, terminal: &mut Terminal<'_>) -> Result<(Vec<Copied>, Vec<Pair>), Failure> {
+fn try_measure(
+    gpu: &Gpu,
+    size_bytes: u64,
+    patience: Duration,
+    terminal: &mut Terminal<'_>,
+) -> Result<(Vec<Copied>, Vec<Pair>), Failure> {
     let on_wait = |holder: &_| terminal.remark(format!("waiting for {}, held by {holder}", gpu.uuid));
     let folder = DeviceLease::default_folder()?;
-    let _lease = DeviceLease::acquire(&folder, &gpu.uuid, "headroom devices --measure", PATIENCE, on_wait)?;
-    let context = CudaContext::open(gpu)?;
+    let lease = DeviceLease::acquire(&folder, &gpu.uuid, "headroom devices --measure", patience, on_wait);
+    let _lease = lease.map_err(|error| match error {
+        LeaseError::Held { holder, waited, .. } => Failure::no_turn(NoTurn::leased(&gpu.name, &holder, waited)),
+        other => Failure::from(other),
+    })?;
+    let context = CudaContext::open(gpu).map_err(|error| Failure::no_turn(NoTurn::of_opening(&error)))?;
     let device = context.parts(Settings::default())?.build();
     // Before the copies, so that the allocator holds nothing but what is asked of it.
     let pairs = measure_pairs(&device)?;

@@ -135,7 +135,7 @@ fn write_file(path: &PathBuf, pieces: usize, piece_bytes: usize) -> Result<(), F
         // So that nothing is written to the disk while copies are timed.
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     };
-    write().map_err(|error| failed(error).into())
+    write().map_err(|error| Failure::Other(failed(error).into()))
 }
 
 /// The file without its folder's random name.
