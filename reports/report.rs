@@ -347,6 +347,11 @@ impl Report {
         !self.trials.is_empty() && self.count(Outcome::NotRun) == self.trials.len()
     }
 
+    /// Whether it looked at nothing, as that of a shard does where there are fewer trials than shards.
+    fn is_of_nothing(&self) -> bool {
+        self.trials.is_empty() && self.windows.is_empty() && self.mutants.is_none()
+    }
+
     /// What stands at the head of every file that is made of it.
     pub fn headline(&self) -> &'static str {
         match (self.has_failed(), self.is_stopped()) {
@@ -356,6 +361,7 @@ impl Report {
             (false, true) => STOPPED,
             (false, false) if self.count(Outcome::Busy) > 0 => "nothing failed, and a device was busy",
             (false, false) if self.only_ignored() => "nothing could be run: every trial was ignored",
+            (false, false) if self.is_of_nothing() => "no trial was to be run",
             (false, false) => "all holds",
         }
     }

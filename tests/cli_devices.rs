@@ -171,6 +171,51 @@ fn a_driver_that_cannot_be_used_is_no_device_and_the_sentence_says_why() {
     }
 }
 
+#[test]
+fn a_card_that_is_too_old_runs_no_operations_and_is_listed_with_the_reason_that_run_gives() {
+    let folder = stand_in(&["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so"]);
+    let old = [("HEADROOM_STUB_CAPABILITY", "7")];
+    let answer: Value = serde_json::from_str(&devices(folder.path(), &["--json"], &old)).unwrap();
+    let device = named(&answer, "devices", "Stand-in 0");
+    let why = "too old: compute capability 8.0 is needed";
+    assert_eq!((&device["runs_operations"], &device["too_old"]), (&false.into(), &why.into()));
+    assert!(device.get("missing").is_none(), "{device}");
+    let printed = devices(folder.path(), &[], &old);
+    assert!(printed.contains(&format!("runs operations: no, {why}\n")), "{printed}");
+    let mut run =
+        command(&["run", "--family", "taesd", "--device", "gpu", "--output", folder.path().to_str().unwrap()]);
+    let ran = run.env("LD_LIBRARY_PATH", folder.path()).envs(old).output().unwrap();
+    assert!(String::from_utf8_lossy(&ran.stderr).contains(why) && ran.status.code() == Some(5), "{ran:?}");
+}
+
+#[test]
+fn the_name_that_is_listed_and_the_whole_identity_mean_a_card_however_many_are_attached() {
+    let folder = stand_in(&["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so"]);
+    let output = folder.path().join("report");
+    let on = |cards: &str, device: &str| {
+        let arguments =
+            ["run", "--family", "taesd", "--json", "--output", output.to_str().unwrap(), "--device", device];
+        let mut run = command(&arguments);
+        run.env("LD_LIBRARY_PATH", folder.path()).env("HEADROOM_LEASES", folder.path());
+        run.env("HEADROOM_STUB_DEVICES", cards).env_remove("CUDA_VISIBLE_DEVICES").output().unwrap()
+    };
+    for (cards, of_trials) in [("1", "gpu"), ("2", "gpu-a0a1a2a3")] {
+        let answer = devices(folder.path(), &["--json"], &[("HEADROOM_STUB_DEVICES", cards)]);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let device = named(&answer, "devices", "Stand-in 0");
+        for name in ["device", "uuid"] {
+            let ran = on(cards, device[name].as_str().unwrap());
+            let report: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+            let trials = list(&report, "trials");
+            assert!(!trials.is_empty() && trials.iter().all(|trial| trial["device"] == of_trials), "{report}");
+            assert!(!report.to_string().contains("a4a5"), "the whole identity is in the report");
+        }
+        let unknown = on(cards, "gpu-00000000");
+        let said = String::from_utf8_lossy(&unknown.stderr);
+        assert!(unknown.status.code() == Some(5) && said.contains("there are gpu-a0a1a2a3"), "{said}");
+    }
+}
+
 /// `devices --measure` with the leases in the stand-in's folder.
 fn measure(libraries: &Path, size: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = command(&["devices", &format!("--measure={size}"), "--json"]);

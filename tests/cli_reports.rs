@@ -216,6 +216,27 @@ fn shards_begun_together_merge_into_one_report_of_every_trial() {
 }
 
 #[test]
+fn a_shard_without_trials_succeeds_with_a_report_that_says_so_and_can_be_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let [empty, whole, merged] = ["empty", "whole", "merged"].map(|name| folder.path().join(name));
+    let small = ["--family", "taesd", "--device", "8gib"];
+    let ran = run(&empty, &small).env("HEADROOM_SHARD", "700/700").output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", said(&ran));
+    assert!(said(&ran).contains("shard 700/700 of what was chosen holds no trial"), "{}", said(&ran));
+    let told = report(&empty);
+    assert!(told.trials.is_empty() && !told.is_stopped());
+    let summary = std::fs::read_to_string(empty.join("summary.md")).unwrap();
+    assert!(summary.contains("no trial was to be run") && !summary.contains("all holds"), "{summary}");
+    assert_eq!(run(&whole, &small).output().unwrap().status.code(), Some(0));
+    let parts = [&empty, &whole].map(|part| part.join("report.json"));
+    let ran = headroom(&["merge", text(&parts[0]), text(&parts[1]), "--output", text(&merged)]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(report(&merged).trials.len(), report(&whole).trials.len());
+    let wrong = run(&empty, &small).env("HEADROOM_SHARD", "701/700").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(3), "{}", said(&wrong));
+}
+
+#[test]
 fn a_shard_whose_trials_are_all_ignored_succeeds_and_says_so_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let whole = run(folder.path(), &["--family", "taesd"]).output().unwrap();

@@ -14,11 +14,14 @@ use super::exit::Exit;
 use super::measure::measure;
 use super::terminal::Terminal;
 use crate::catalogue::Catalogue;
+use crate::gpu::{missing_libraries, short_name, too_old};
 
 /// A GPU of this machine that this process may use.
 #[derive(Serialize)]
 struct Attached {
     name: String,
+    /// What `--device` calls it.
+    device: String,
     uuid: String,
     /// By the driver API, as a device class has it.
     total_bytes: u64,
@@ -37,6 +40,9 @@ struct Attached {
     /// Why not, if not: the libraries that are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<&'static str>,
+    /// Why not, if the card itself is why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    too_old: Option<String>,
     /// Who tells what this process holds on it.
     reader: &'static str,
     reader_verified: bool,
@@ -124,12 +130,12 @@ fn attached(gpu: &Gpu) -> Attached {
         Ok(reader) => (reader.name(), reader.verified(), None),
         Err(error) => (Platform::Nvml.name(), false, Some(error.to_string())),
     };
-    let needed = [Library::Nvrtc, Library::Cublas, Library::Cudnn];
-    let missing: Vec<_> = needed.into_iter().filter(|library| library.find().is_err()).map(Library::name).collect();
+    let (missing, too_old) = (missing_libraries(), too_old(gpu.compute_capability));
     let link = by_nvml.as_ref().and_then(|device| device.link);
     let fastest_link = by_nvml.as_ref().and_then(|device| device.fastest_link);
     Attached {
         name: gpu.name.clone(),
+        device: short_name(&gpu.uuid),
         uuid: gpu.uuid.clone(),
         total_bytes: gpu.total_bytes,
         free_bytes: by_nvml.as_ref().and_then(|device| device.free_bytes.known()),
@@ -138,8 +144,9 @@ fn attached(gpu: &Gpu) -> Attached {
         link: link.map(|link| link.to_string()),
         fastest_link: fastest_link.map(|link| link.to_string()),
         allocators: gpu.abilities().map(cuda::Abilities::allocators).unwrap_or_default(),
-        runs_operations: missing.is_empty(),
+        runs_operations: missing.is_empty() && too_old.is_none(),
         missing,
+        too_old,
         reader,
         reader_verified,
         reader_problem,
@@ -240,7 +247,7 @@ fn print(listing: &Listing, terminal: &mut Terminal<'_>) -> Result<(), CliError>
 }
 
 fn print_attached(device: &Attached, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    terminal.line(format!("{} ({})", device.name, device.uuid))?;
+    terminal.line(format!("{} ({}): --device {}", device.name, device.uuid, device.device))?;
     let free = Reading::from(device.free_bytes);
     terminal.line(format!("  memory: {}, {free} free", Bytes(device.total_bytes)))?;
     let link = match (&device.link, &device.fastest_link) {
@@ -251,8 +258,9 @@ fn print_attached(device: &Attached, terminal: &mut Terminal<'_>) -> Result<(), 
     let capability = &device.compute_capability;
     terminal.line(format!("  compute capability {capability}, driver {}{link}", device.driver_version))?;
     terminal.line(format!("  allocators: {}", names(&device.allocators)))?;
-    let operations =
-        if device.runs_operations { "yes".to_owned() } else { format!("no, without {}", device.missing.join(", ")) };
+    let without = (!device.missing.is_empty()).then(|| format!("without {}", device.missing.join(", ")));
+    let why_not: Vec<_> = device.too_old.clone().into_iter().chain(without).collect();
+    let operations = if device.runs_operations { "yes".to_owned() } else { format!("no, {}", why_not.join(", and ")) };
     terminal.line(format!("  runs operations: {operations}"))?;
     let problem = device.reader_problem.as_ref().map(|problem| format!("; {problem}")).unwrap_or_default();
     let verified = yes_or_no(device.reader_verified);

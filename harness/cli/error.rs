@@ -14,7 +14,7 @@ use super::exit::Exit;
 use super::options::OptionError;
 use crate::bench::{BenchError, CalibrationError};
 use crate::catalogue::CatalogueError;
-use crate::gpu::NoTurn;
+use crate::gpu::{GpuNameError, NoTurn};
 use crate::recorded::RecordedError;
 use crate::replay::{MaterialError, ReplayError};
 
@@ -84,6 +84,9 @@ pub enum CliError {
     /// What was asked for is not there.
     #[error("{0}")]
     Unavailable(String),
+    /// A name means no attached card.
+    #[error("{0}")]
+    GpuName(#[from] GpuNameError),
     /// Somebody else has the card.
     #[error("{0}")]
     Busy(String),
@@ -99,7 +102,9 @@ impl CliError {
     /// The exit code.
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::Unavailable(_) => Exit::Unavailable,
+            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::GpuName(_) | Self::Unavailable(_) => {
+                Exit::Unavailable
+            }
             Self::Busy(_) => Exit::Busy,
             Self::Calibration(error) if !matches!(**error, CalibrationError::Unpriced { .. }) => Exit::CheckFailed,
             Self::Store(

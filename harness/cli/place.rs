@@ -8,7 +8,7 @@ use headroom_family::{Family, SimulatedDevice};
 use super::error::CliError;
 use super::plan::device_named;
 use crate::bench::Place;
-use crate::gpu::{AttachedGpu, Gpus, OpenGpu, Turn};
+use crate::gpu::{AttachedGpu, Gpus, OpenGpu, SHORT_NAME_CHARS, Turn};
 use crate::variables::patience;
 
 /// A card that a command works on; an attached one is this process's alone meanwhile.
@@ -53,16 +53,17 @@ pub(super) fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu-")
 }
 
+/// A device's name as reports keep it: of an attached card no more of its identity than names it.
+pub(super) fn recorded_name(name: &str) -> String {
+    if is_gpu(name) { name.chars().take(SHORT_NAME_CHARS).collect() } else { name.to_owned() }
+}
+
 /// The attached card of this name, which is not opened.
 ///
 /// # Errors
-/// When there is none.
+/// When there is none, or the name means several.
 pub(super) fn listed<'a>(gpus: &'a Gpus, name: &str) -> Result<&'a Arc<AttachedGpu>, CliError> {
-    if let Some(reason) = gpus.none_because() {
-        return Err(CliError::Unavailable(format!("no GPU to run on: {reason}")));
-    }
-    let known = || gpus.cards().iter().map(|card| card.name().to_owned()).collect::<Vec<_>>().join(", ");
-    gpus.named(name).ok_or_else(|| CliError::Unavailable(format!("no GPU is named `{name}`; there are {}", known())))
+    Ok(gpus.named(name)?)
 }
 
 /// A turn on the attached card of this name.

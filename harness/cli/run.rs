@@ -14,11 +14,12 @@ use super::annotations::annotate;
 use super::args::RunArgs;
 use super::error::CliError;
 use super::exit::Exit;
-use super::place::is_gpu;
+use super::place::{is_gpu, recorded_name};
 use super::redaction::redaction;
 use super::terminal::Terminal;
 use super::totals::{exit_of, print_totals};
 use crate::catalogue::device_of;
+use crate::gpu::{AttachedGpu, GpuNameError, Gpus};
 use crate::run::{SoFar, begun, not_begun, provenance, run_trials};
 use crate::shard::Shard;
 use crate::trials::{Ended, Trial, trials};
@@ -35,7 +36,7 @@ const WRITING_SHARE: u32 = 20;
 /// # Errors
 /// For names that are not known, and when the report cannot be written. A trial that fails is a result, not an error.
 pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let (world, chosen) = prepared(args, families).inspect_err(|_| {
+    let (world, chosen, shard) = prepared(args, families).inspect_err(|_| {
         let path = args.output.join("report.json");
         if path.exists() {
             terminal.remark(format!("Nothing ran: what stands in {} is of an earlier run.", args.output.display()));
@@ -52,7 +53,10 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
         return Err(CliError::Unavailable(why));
     }
     folder.write_report(&begun(&chosen, &from), &redaction)?;
-    if !args.json {
+    if chosen.is_empty() {
+        // More machines than trials: the report of this one is merged with the others'.
+        terminal.remark(format!("shard {shard} of what was chosen holds no trial"));
+    } else if !args.json {
         terminal.line(devices_used(&world, &chosen))?;
     }
     let progress = Progress::new(chosen.len(), terminal.is_interactive());
@@ -74,17 +78,17 @@ pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Termin
     Ok(exit_of(&report))
 }
 
-fn prepared(args: &RunArgs, families: Option<&Path>) -> Result<(Arc<World>, Vec<Trial>), CliError> {
+fn prepared(args: &RunArgs, families: Option<&Path>) -> Result<(Arc<World>, Vec<Trial>, Shard), CliError> {
     crate::variables::check().map_err(CliError::Value)?;
     let world = Arc::new(World::load(families)?);
-    let chosen = chosen_trials(args, &world)?;
-    Ok((world, chosen))
+    let (chosen, shard) = chosen_trials(args, &world)?;
+    Ok((world, chosen, shard))
 }
 
 /// Why the GPU is not there that was asked for by name; none where it is, or none was asked for.
 fn missing_gpu(args: &RunArgs, world: &World) -> Option<String> {
     let (name, reason) = (args.device.iter().find(|name| is_gpu(name))?, world.gpus.none_because()?);
-    Some(format!("`--device {name}`: no GPU to run on: {reason}"))
+    Some(format!("`--device {}`: no GPU to run on: {reason}", recorded_name(name)))
 }
 
 /// Which devices these trials run on, in a sentence.
@@ -108,23 +112,48 @@ fn devices_used(world: &World, chosen: &[Trial]) -> String {
     }
 }
 
-/// Whether a trial is on the device of this name. `gpu` is every attached card; where there is none, every name of a GPU
-/// means the trials that need one.
-fn is_on(trial: &Trial, name: &str) -> bool {
-    let any_gpu = name.eq_ignore_ascii_case("gpu") && trial.card().is_some();
-    let no_gpu = is_gpu(name) && trial.ignored_because().is_some();
-    any_gpu || no_gpu || trial.device().eq_ignore_ascii_case(name)
+/// The devices that a name of `--device` means.
+enum Meant<'a> {
+    /// Every attached card, or the trials that need one where there is none.
+    EveryGpu,
+    /// One attached card of several.
+    Card(&'a AttachedGpu),
+    /// Simulated ones.
+    Named(&'a str),
 }
 
-fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliError> {
+impl<'a> Meant<'a> {
+    /// `gpu` is every attached card; where there is none, every name of a GPU means the trials that need one.
+    fn by(name: &'a str, gpus: &'a Gpus) -> Result<Self, GpuNameError> {
+        if !is_gpu(name) {
+            return Ok(Self::Named(name));
+        }
+        if name.eq_ignore_ascii_case("gpu") || gpus.none_because().is_some() {
+            return Ok(Self::EveryGpu);
+        }
+        gpus.named(name).map(|card| Self::Card(card))
+    }
+
+    fn holds(&self, trial: &Trial) -> bool {
+        match self {
+            Self::EveryGpu => trial.card().is_some() || trial.ignored_because().is_some(),
+            Self::Card(card) => trial.card().is_some_and(|of_trial| of_trial.name() == card.name()),
+            Self::Named(name) => trial.device().eq_ignore_ascii_case(name),
+        }
+    }
+}
+
+fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<(Vec<Trial>, Shard), CliError> {
     for name in &args.family {
         world.catalogue.family(name)?;
     }
     let wanted =
         |family: &str| args.family.is_empty() || args.family.iter().any(|name| name.eq_ignore_ascii_case(family));
     let every = trials(world);
+    let mut devices = Vec::new();
     for name in &args.device {
-        let known = |trial: &Trial| wanted(&trial.family().name) && is_on(trial, name);
+        let meant = Meant::by(name, &world.gpus)?;
+        let known = |trial: &Trial| wanted(&trial.family().name) && meant.holds(trial);
         let first = world.catalogue.families().iter().find(|family| wanted(&family.name));
         if let (false, Some(family)) = (every.iter().any(known), first) {
             device_of(family, name).map_err(|unknown| match name.parse::<Bytes>() {
@@ -132,15 +161,13 @@ fn chosen_trials(args: &RunArgs, world: &Arc<World>) -> Result<Vec<Trial>, CliEr
                 Err(_) => unknown.into(),
             })?;
         }
+        devices.push(meant);
     }
-    let here = |trial: &Trial| args.device.is_empty() || args.device.iter().any(|name| is_on(trial, name));
+    let here = |trial: &Trial| devices.is_empty() || devices.iter().any(|meant| meant.holds(trial));
     let all = every.into_iter().filter(|trial| wanted(&trial.family().name) && here(trial));
     let shard = Shard::from_environment().map_err(|error| CliError::Value(error.to_string()))?;
     let chosen = shard.share(all.collect());
-    if chosen.is_empty() {
-        return Err(CliError::Value(format!("shard {shard} of what was chosen holds no trial")));
-    }
-    Ok(chosen)
+    Ok((chosen, shard))
 }
 
 /// What is said to a size that no chosen family lists: checks know what must hold on the listed devices alone.
@@ -168,7 +195,7 @@ fn no_size(name: &str, world: &World, wanted: impl Fn(&str) -> bool) -> String {
 
 fn arguments_of(args: &RunArgs) -> Vec<String> {
     let families = args.family.iter().map(|name| format!("--family={name}"));
-    let devices = args.device.iter().map(|name| format!("--device={name}"));
+    let devices = args.device.iter().map(|name| format!("--device={}", recorded_name(name)));
     std::iter::once("run".to_owned()).chain(families).chain(devices).collect()
 }
 

@@ -19,19 +19,33 @@ use super::{Attached, Ballast, CardFacts, NoTurn, Opener};
 /// The oldest compute capability that the kernels are written for.
 const OLDEST: (u32, u32) = (8, 0);
 
+/// What is needed beside the driver.
+const LIBRARIES: [Library; 3] = [Library::Nvrtc, Library::Cublas, Library::Cudnn];
+
+/// The libraries without which nothing is computed.
+pub(crate) fn missing_libraries() -> Vec<&'static str> {
+    LIBRARIES.into_iter().filter(|library| library.find().is_err()).map(Library::name).collect()
+}
+
+/// Why the kernels do not run on a card of this compute capability; none where they do.
+pub(crate) fn too_old(compute_capability: (u32, u32)) -> Option<String> {
+    let (major, minor) = OLDEST;
+    (compute_capability < OLDEST).then(|| format!("too old: compute capability {major}.{minor} is needed"))
+}
+
 /// The cards that the driver lists and that this program can compute on. No context is made.
 ///
 /// # Errors
 /// Why there is none, in a sentence.
 pub(super) fn listed() -> Result<Vec<(CardFacts, Opener)>, String> {
     let listed = gpus().map_err(|error| error.to_string())?;
-    for library in [Library::Nvrtc, Library::Cublas, Library::Cudnn] {
+    for library in LIBRARIES {
         library.find().map_err(|error| format!("{} attached, and cannot be computed on: {error}", names(&listed)))?;
     }
-    let (able, old): (Vec<Gpu>, Vec<Gpu>) = listed.into_iter().partition(|gpu| gpu.compute_capability >= OLDEST);
-    if able.is_empty() {
-        let (major, minor) = OLDEST;
-        return Err(format!("{} too old: compute capability {major}.{minor} is needed", names(&old)));
+    let (able, old): (Vec<Gpu>, Vec<Gpu>) =
+        listed.into_iter().partition(|gpu| too_old(gpu.compute_capability).is_none());
+    if let (true, Some(why)) = (able.is_empty(), old.first().and_then(|gpu| too_old(gpu.compute_capability))) {
+        return Err(format!("{} {why}", names(&old)));
     }
     let framework = headroom_runners::cuda::framework().map_err(|error| error.to_string())?;
     able.into_iter().map(|gpu| openable(gpu, framework.clone()).map_err(|error| error.to_string())).collect()

@@ -15,6 +15,7 @@ mod turn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub(crate) use attached::{missing_libraries, too_old};
 pub use open::{Attached, Ballast, CardFacts, OpenGpu};
 pub(crate) use open::{beside_allocators, uuid_hash};
 pub use turn::{NoTurn, Turn};
@@ -49,12 +50,11 @@ impl Gpus {
         Self { cards: Vec::new(), none_because: reason.into() }
     }
 
-    /// These cards. A single one is named `gpu` in trials, several after the first 8 digits of their identities.
+    /// These cards. A single one is named `gpu` in trials, several by their [`short_name`].
     pub fn of(cards: Vec<(CardFacts, Opener)>) -> Self {
         let several = cards.len() > 1;
         let named = cards.into_iter().map(|(facts, opener)| {
-            let digits = facts.uuid.trim_start_matches("GPU-").chars().take(8).collect::<String>();
-            let name = if several { format!("gpu-{digits}") } else { "gpu".to_owned() };
+            let name = if several { short_name(&facts.uuid) } else { "gpu".to_owned() };
             Arc::new(AttachedGpu::new(name, facts, opener))
         });
         Self { cards: named.collect(), none_because: "no GPU is attached".to_owned() }
@@ -70,12 +70,78 @@ impl Gpus {
         self.cards.is_empty().then_some(&self.none_because)
     }
 
-    /// The card of this name, and for `gpu` the one with the most memory.
-    pub fn named(&self, name: &str) -> Option<&Arc<AttachedGpu>> {
-        let same = |card: &&Arc<AttachedGpu>| card.name().eq_ignore_ascii_case(name);
+    /// The card that this name means: for `gpu` the one with the most memory, otherwise the one whose identity begins so,
+    /// whether or not others are attached.
+    ///
+    /// # Errors
+    /// When no card is meant, or more than one.
+    pub fn named(&self, name: &str) -> Result<&Arc<AttachedGpu>, GpuNameError> {
+        if let Some(reason) = self.none_because() {
+            return Err(GpuNameError::None { reason: reason.to_owned() });
+        }
         let best = || self.cards.iter().max_by_key(|card| card.facts().total_bytes);
-        self.cards.iter().find(same).or_else(|| best().filter(|_| name.eq_ignore_ascii_case("gpu")))
+        if let Some(card) = best().filter(|_| name.eq_ignore_ascii_case("gpu")) {
+            return Ok(card);
+        }
+        let name_of = |card: &Arc<AttachedGpu>| full_name(&card.facts().uuid);
+        let begins = |card: &&Arc<AttachedGpu>| name_of(card).starts_with(&name.to_ascii_lowercase());
+        let long_enough = name.len() >= SHORT_NAME_CHARS;
+        let meant: Vec<_> = self.cards.iter().filter(|card| long_enough && begins(card)).collect();
+        let listed = |cards: &mut dyn Iterator<Item = String>| cards.collect::<Vec<_>>().join(", ");
+        match *meant {
+            [card] => Ok(card),
+            [] => {
+                let known = listed(&mut self.cards.iter().map(|card| short_name(&card.facts().uuid)));
+                Err(GpuNameError::Unknown { name: name.to_owned(), known })
+            }
+            _ => {
+                let meant = listed(&mut meant.into_iter().map(name_of));
+                Err(GpuNameError::Ambiguous { name: name.to_owned(), meant })
+            }
+        }
     }
+}
+
+/// Why a name means no attached card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GpuNameError {
+    /// None is attached that can be used.
+    #[error("no GPU to run on: {reason}")]
+    None {
+        /// Why.
+        reason: String,
+    },
+    /// None has this name.
+    #[error("no GPU is named `{name}`; there are {known}, and `gpu`")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names that cards have.
+        known: String,
+    },
+    /// Several identities begin so.
+    #[error("`{name}` means more than one GPU: {meant}; write more digits")]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// The cards in full.
+        meant: String,
+    },
+}
+
+/// The length of `gpu-` and 8 digits.
+pub(crate) const SHORT_NAME_CHARS: usize = 12;
+
+/// A card's name by its whole identity.
+fn full_name(uuid: &str) -> String {
+    let uuid = uuid.to_ascii_lowercase();
+    format!("gpu-{}", uuid.trim_start_matches("gpu-"))
+}
+
+/// The name by which a card of this identity is meant wherever a device is named: `gpu-` and the
+/// first 8 digits.
+pub(crate) fn short_name(uuid: &str) -> String {
+    full_name(uuid).chars().take(SHORT_NAME_CHARS).collect()
 }
 
 /// Whose turn it is, and whether anybody's can be.

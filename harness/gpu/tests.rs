@@ -126,11 +126,28 @@ fn several_cards_are_named_by_their_identities_and_one_is_not() {
     let gpus = Gpus::of(vec![first.listed("GPU-0a1b2c3d-0"), second.listed("GPU-ffffffff-1")]);
     let names: Vec<_> = gpus.cards().iter().map(|card| card.name()).collect();
     assert_eq!(names, ["gpu-0a1b2c3d", "gpu-ffffffff"]);
-    assert_eq!(gpus.named("gpu").map(|card| card.facts().total_bytes), Some(48 * GIB), "the largest is meant");
-    assert_eq!(gpus.named("GPU-0A1B2C3D").map(|card| card.facts().total_bytes), Some(24 * GIB));
-    assert!(gpus.named("gpu-1").is_none());
+    let meant = |name: &str| gpus.named(name).map(|card| card.facts().total_bytes);
+    assert_eq!(meant("gpu"), Ok(48 * GIB), "the largest is meant");
+    for name in ["GPU-0A1B2C3D", "gpu-0a1b2c3d", "GPU-0a1b2c3d-0", "gpu-0a1b2c3d-"] {
+        assert_eq!(meant(name), Ok(24 * GIB), "{name}");
+    }
+    for name in ["gpu-1", "gpu-0a1b2c3", "gpu-0a1b2c3d-1", "gpu-"] {
+        let said = meant(name).unwrap_err().to_string();
+        assert!(said.contains(name) && said.contains("gpu-0a1b2c3d, gpu-ffffffff"), "{said}");
+    }
     let world = world(&[(&first, "GPU-0a1b2c3d-0")]);
     assert!(on_cards(&world, "sdxl").iter().all(|trial| trial.device() == "gpu"));
+    let alone = world.gpus.named("gpu-0a1b2c3d").map(|card| card.name());
+    assert_eq!(alone, Ok("gpu"), "a recorded name means it on a day when it is alone");
+}
+
+#[test]
+fn a_beginning_that_two_identities_share_is_refused_with_both() {
+    let (first, second) = (Posing::with_gib(24), Posing::with_gib(48));
+    let gpus = Gpus::of(vec![first.listed("GPU-0a1b2c3d-10"), second.listed("GPU-0a1b2c3d-20")]);
+    let said = gpus.named("gpu-0a1b2c3d").unwrap_err().to_string();
+    assert!(said.contains("gpu-0a1b2c3d-10, gpu-0a1b2c3d-20"), "{said}");
+    assert_eq!(gpus.named("gpu-0a1b2c3d-2").map(|card| card.facts().total_bytes), Ok(48 * GIB));
 }
 
 #[test]

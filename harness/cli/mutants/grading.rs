@@ -11,7 +11,7 @@ use crate::cli::annotations::annotate;
 use crate::cli::args::MutantsArgs;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
-use crate::cli::place::{is_gpu, turn_on};
+use crate::cli::place::{is_gpu, recorded_name, turn_on};
 use crate::cli::redaction::redaction;
 use crate::cli::terminal::Terminal;
 use crate::gpu::{OpenGpu, Turn};
@@ -164,7 +164,7 @@ fn print(GradedThere { report, not_seen }: &GradedThere, terminal: &mut Terminal
 
 fn arguments_of(args: &MutantsArgs) -> Vec<String> {
     let names = args.names.iter().map(|name| format!("--name={name}"));
-    let device = args.device.iter().map(|name| format!("--device={name}"));
+    let device = args.device.iter().map(|name| format!("--device={}", recorded_name(name)));
     let families = args.family.iter().map(|name| format!("--family={name}"));
     std::iter::once("mutants".to_owned()).chain(names).chain(device).chain(families).collect()
 }

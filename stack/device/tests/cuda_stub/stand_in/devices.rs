@@ -103,7 +103,7 @@ pub extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: 
         table.device(device)?;
         match attribute {
             // The compute capability.
-            75 => put(value, 9),
+            75 => put(value, number_of("HEADROOM_STUB_CAPABILITY", 9) as i32),
             76 => put(value, 0),
             // Virtual memory and memory pools.
             102 => put(value, number_of("HEADROOM_STUB_VIRTUAL_MEMORY", 1) as i32),
