@@ -170,7 +170,7 @@ fn arguments_of(args: &MutantsArgs) -> Vec<String> {
 }
 
 /// The families of these names, by position, and a turn on the GPU.
-fn on_a_gpu(world: &World, name: &str, families: &[String]) -> Result<(Vec<usize>, Turn), CliError> {
+fn on_a_gpu(world: &World, name: &str, families: &[String]) -> Result<OnAGpu, CliError> {
     if !is_gpu(name) {
         return Err(CliError::Value(format!(
             "`--device {name}`: wrong decisions are graded on `gpu`, or without --device"
