@@ -79,8 +79,8 @@ fn listings() -> Vec<Vec<String>> {
     let mut listings: Vec<Vec<String>> = Vec::new();
     let mut in_a_table = true;
     for line in text.lines() {
-        let card = line.strip_prefix("NVIDIA H200 (").and_then(|rest| rest.strip_suffix(')'));
-        if let Some(card) = card {
+        let card = line.strip_prefix("NVIDIA H200 (").and_then(|rest| rest.split_once(')'));
+        if let Some((card, _)) = card {
             if std::mem::take(&mut in_a_table) {
                 listings.push(Vec::new());
             }
