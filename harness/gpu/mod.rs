@@ -50,7 +50,7 @@ impl Gpus {
         Self { cards: Vec::new(), none_because: reason.into() }
     }
 
-    /// These cards. A single one is named `gpu` in trials, several by their [`short_name`].
+    /// These cards. A single one is named `gpu` in trials, several by the beginnings of their identities.
     pub fn of(cards: Vec<(CardFacts, Opener)>) -> Self {
         let several = cards.len() > 1;
         let named = cards.into_iter().map(|(facts, opener)| {

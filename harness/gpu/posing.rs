@@ -27,6 +27,7 @@ const LIBRARY_BYTES: u64 = 68 * MIB;
 #[derive(Debug)]
 pub(crate) struct Posing {
     card: SimulatedCard,
+    context_bytes: u64,
     runner: Arc<Loading>,
     devices: AtomicU64,
     /// Whether its context is lost.
@@ -58,13 +59,24 @@ impl Posing {
         Self::computing(gib, SimulatedRunner::new())
     }
 
+    /// One of so many bytes, of which its context takes so many: neither need be whole pages.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn of_bytes(total_bytes: u64, context_bytes: u64) -> Arc<Self> {
+        Self::made(total_bytes, context_bytes, SimulatedRunner::new())
+    }
+
     /// The same, on which another runner executes operations than the one it tells of.
     pub(crate) fn computing(gib: u64, runner: SimulatedRunner) -> Arc<Self> {
-        let card = SimulatedCard::new(CardSettings { context_bytes: CONTEXT_BYTES, ..CardSettings::new(gib * GIB) });
+        Self::made(gib * GIB, CONTEXT_BYTES, runner)
+    }
+
+    fn made(total_bytes: u64, context_bytes: u64, runner: SimulatedRunner) -> Arc<Self> {
+        let card = SimulatedCard::new(CardSettings { context_bytes, ..CardSettings::new(total_bytes) });
         let runner = Arc::new(Loading { runner, card: card.clone(), taken: Mutex::default() });
         runner.take();
         Arc::new(Self {
             card,
+            context_bytes,
             runner,
             devices: AtomicU64::new(0),
             lost: AtomicBool::new(false),
@@ -185,7 +197,7 @@ impl Attached for Posing {
     }
 
     fn context_bytes(&self) -> Reading {
-        if self.context_unknown.load(Ordering::SeqCst) { Reading::Unknown } else { Reading::Bytes(CONTEXT_BYTES) }
+        if self.context_unknown.load(Ordering::SeqCst) { Reading::Unknown } else { Reading::Bytes(self.context_bytes) }
     }
 
     fn libraries(&self) -> Vec<(&'static str, u64)> {

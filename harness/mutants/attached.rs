@@ -140,14 +140,18 @@ mod tests {
     use crate::gpu::{Gpus, posing::Posing};
     use crate::mutants::CHOOSING;
 
-    fn grades_on_a_card_that_poses(name: &str) {
+    fn graded(card: &Arc<Posing>, name: &str, decisions: &[String]) -> GradedThere {
         let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
-        let (card, folder) = (Posing::with_gib(24), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
         let gpus = Gpus::of(vec![card.listed("GPU-mutants")]);
         let world = Arc::new(World::with_gpus(None, gpus).unwrap());
         let family = world.catalogue.families().iter().position(|family| family.name == name).unwrap();
         let turn = world.gpus.cards()[0].turn("a test", folder.path(), Duration::ZERO).unwrap();
-        let there = grade_on(&world, (&[family], turn.open().unwrap()), &[], &mut |_, _| {}).unwrap();
+        grade_on(&world, (&[family], turn.open().unwrap()), decisions, &mut |_, _| {}).unwrap()
+    }
+
+    fn grades_on_a_card_that_poses(name: &str) {
+        let there = graded(&Posing::with_gib(24), name, &[]);
         let survivors: Vec<_> = there.report.survivors().map(|grade| grade.name.as_str()).collect();
         assert!(survivors.is_empty(), "{survivors:?}");
         assert!(there.report.grades.len() > 70, "{} graded", there.report.grades.len());
@@ -156,6 +160,19 @@ mod tests {
     #[test]
     fn checks_on_a_card_that_poses_hold_as_things_are_and_see_every_decision_that_can_be_seen_there() {
         grades_on_a_card_that_poses("taesd");
+    }
+
+    /// A card that lacks a little for its largest size must lack it wherever what is free ends between two pages.
+    #[test]
+    fn a_plan_of_what_has_no_room_is_seen_whatever_part_of_a_page_is_free() {
+        let names = ["plan_with_partly_resident_sizes", "plan_without_the_measuring_allowance"].map(str::to_owned);
+        for part in 0..4 {
+            // An H200's memory ends 0.1 MiB before a page's end, too.
+            let (total_bytes, context_bytes) = ((24 << 30) - (100 << 10), (516 << 20) + part * (512 << 10));
+            let there = graded(&Posing::of_bytes(total_bytes, context_bytes), "taesd", &names);
+            let survivors: Vec<_> = there.report.survivors().map(|grade| grade.name.as_str()).collect();
+            assert!(survivors.is_empty(), "{survivors:?} with a context of {context_bytes}");
+        }
     }
 
     #[test]

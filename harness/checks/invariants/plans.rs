@@ -32,9 +32,15 @@ fn tight<'a>(stage: &Stage<'a>, setup: Setup) -> Result<Bench<'a>, CheckError> {
     let asked = estimate.reservation_bytes + MEASURING_ALLOWANCE_BYTES;
     let place = stage.subject.place;
     let taken = place.context_bytes() + place.outside_bytes() + weights_bytes(stage.model) + asked;
-    let memory_bytes = Some(taken.next_multiple_of(PAGE_BYTES));
+    let memory_bytes = Some(in_pages_of(stage, taken));
     let floor_bytes = Some(0);
     stage.bench_with(Setup { memory_bytes, floor_bytes, ..setup }, |scene| scene.take(scene.need_bytes))
+}
+
+/// So much and up to a page more, so that what a card has beyond it is whole pages: those alone can be taken away, and a card
+/// that is no whole number of them would be left with more than a plan for it knows of.
+fn in_pages_of(stage: &Stage<'_>, bytes: u64) -> u64 {
+    bytes + stage.subject.place.memory_bytes().saturating_sub(bytes) % PAGE_BYTES
 }
 
 /// The plan that a calibration on this bench shows.
@@ -115,7 +121,7 @@ fn a_plan_keeps_the_cards_own_working_memory_free(stage: &Stage<'_>) -> Result<(
     let place = stage.subject.place;
     let taken = place.context_bytes() + place.outside_bytes() + weights_bytes(stage.model);
     let beside = stage.smallest().need_bytes * 2 + MEASURING_ALLOWANCE_BYTES;
-    let memory_bytes = Some((taken + beside.min(DEFAULT_DEVICE_WORKING_BYTES - MIB)).next_multiple_of(PAGE_BYTES));
+    let memory_bytes = Some(in_pages_of(stage, taken + beside.min(DEFAULT_DEVICE_WORKING_BYTES - MIB)));
     let setup = Setup { memory_bytes, ..Setup::default() };
     let bench = stage.bench_with(setup, |scene| scene.take(scene.need_bytes))?;
     let plan = planned(stage, &bench, &stage.record(), |terms| terms)?;
