@@ -1,5 +1,6 @@
 //! What the driver says of the process beside the sum of its terms.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use headroom_base::{AllocatorKind, Bytes, KIB};
@@ -74,12 +75,30 @@ pub(crate) fn block(runs: &Runs) -> String {
     }
     let [native, expandable, _] = requests;
     format!(
-        "NVML's figure for the process is context + libraries + kernels + segments in {} looks, with at most {} KiB left \
-         over. Every counter equals the simulated allocator's after each of {native} requests (native) and {expandable} \
-         (expandable segments).\n\n{}",
+        "NVML's figure for the process is context + libraries + kernels + segments in {} of {} looks{}. Every counter equals \
+         the simulated allocator's after each of {native} requests (native) and {expandable} (expandable segments).\n\n{}",
+        looks.iter().filter(|look| look.residue_bytes == 0).count(),
         looks.len(),
-        looks.iter().map(|look| look.residue_bytes).max().unwrap_or(0) / KIB,
+        left_over(&looks),
         outside_allocators(runs)
+    )
+}
+
+/// What of the figure no term explains, and of whose process.
+fn left_over(looks: &[Look<'_>]) -> String {
+    let left: Vec<_> = looks.iter().filter(|look| look.residue_bytes > 0).collect();
+    let most = left.iter().map(|look| look.residue_bytes).max().unwrap_or(0);
+    let share = left.iter().map(|look| 100.0 * look.residue_bytes as f64 / look.figure_bytes as f64);
+    if left.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; in {} ({}) {} at most are left over, {:.1} % of the figure: it came at no library's or kernel's call that was \
+         watched",
+        left.len(),
+        left.iter().map(|look| look.family).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", "),
+        Bytes(most),
+        share.fold(0.0, f64::max)
     )
 }
 

@@ -68,7 +68,7 @@ type Bounds = BTreeMap<String, Option<[u64; 2]>>;
 /// The bound on what the window may reserve, or why there is none to hold it against.
 fn bound_bytes(catalogue: &Catalogue, family: &str, window: &Window, bounds: &mut Bounds) -> Result<u64, &'static str> {
     if !window.measurement.validity.is_valid() {
-        return Err("of a run that cannot be believed");
+        return Err("of runs that are invalid (out of memory, or by a retry)");
     }
     if window.measurement.residency != Residency::Full {
         return Err("of a model that lay on the card in part");

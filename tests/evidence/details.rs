@@ -33,7 +33,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
         ("Wrong decisions, graded on a card", mutants::matrix()),
         ("Two cards in one run", two_cards::block()),
         ("The driver's own trials", driver_trials::block()),
-        ("Uploads beside the plain pinned copy of the same run", loops::copies(|_| true)),
+        ("Uploads beside the plain pinned copy of the same run", loops::copies(super::kept::MEASURED, |_| true)),
     ];
     parts.map(|(title, body)| format!("## {title}\n\n{body}\n")).concat() + &family_e2e::block()
 }

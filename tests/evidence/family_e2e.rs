@@ -8,9 +8,9 @@ use headroom::catalogue::Catalogue;
 use super::kept;
 use super::libtest::Printed;
 
-/// What the runs printed; none until they are kept.
-fn printed() -> Option<Printed> {
-    kept::is_there(kept::FAMILY_E2E).then(|| Printed::of(&kept::text(kept::FAMILY_E2E)))
+/// What the runs printed.
+fn printed() -> Printed {
+    Printed::of(&kept::text(kept::FAMILY_E2E))
 }
 
 /// The checks that ran on a card, by family and card.
@@ -22,7 +22,7 @@ fn on_cards(printed: &Printed) -> BTreeMap<(&str, &str), BTreeSet<&str>> {
 
 /// How they ended, in one sentence.
 pub(crate) fn sentence() -> String {
-    let Some(printed) = printed() else { return String::new() };
+    let printed = printed();
     let closing = printed.closing.unwrap_or_default();
     let checks = on_cards(&printed);
     let families: BTreeSet<&str> = checks.keys().map(|(family, _)| *family).collect();
@@ -39,7 +39,7 @@ pub(crate) fn sentence() -> String {
 
 /// The same, with the checks.
 pub(crate) fn block() -> String {
-    let Some(printed) = printed() else { return String::new() };
+    let printed = printed();
     let mut text =
         format!("## The families' trials as `cargo test`\n\n{}{}", kept::header_block(kept::FAMILY_E2E), sentence());
     text.push_str("| family | card | checks |\n|---|---|---|\n");
@@ -52,8 +52,7 @@ pub(crate) fn block() -> String {
 
 #[test]
 fn the_families_that_ran_as_cargo_test_on_a_gpu_passed_each_of_their_checks() {
-    // To be deleted when the file is kept: `let printed = printed().unwrap();`.
-    let Some(printed) = printed() else { return };
+    let printed = printed();
     printed.assert_all_passed(kept::FAMILY_E2E);
     assert!(!kept::header(kept::FAMILY_E2E).is_empty(), "of which commit and card");
     let catalogue = Catalogue::load(None).unwrap();

@@ -16,11 +16,20 @@ const BEGINNING: &str = "2026-11-30-h200-cuda";
 pub(crate) const MEASURED: &str = "2026-11-30-h200-cuda-measured.json";
 pub(crate) const TORCH_ALLOCATOR: [&str; 2] =
     ["2026-11-30-h200-torch-allocator-1.json", "2026-11-30-h200-torch-allocator-2.json"];
+/// The same on a host of 16 processors, measured twice; PyTorch's loop ran before and after the second.
+pub(crate) const MEASURED_ON_16: [&str; 2] =
+    ["2026-11-30-h200-16-processors-measured-1.json", "2026-11-30-h200-16-processors-measured-2.json"];
+pub(crate) const TORCH_ALLOCATOR_ON_16: [&str; 2] =
+    ["2026-11-30-h200-16-processors-torch-allocator-1.json", "2026-11-30-h200-16-processors-torch-allocator-2.json"];
+/// Decisions that were graded on another card at a later commit, before a check was mended.
+pub(crate) const GRADED_LATER: &str = "2026-11-30-h200-mutants-taesd-later.json";
 /// A run on two cards at once.
 pub(crate) const TWO_CARDS: &str = "2026-11-30-h200-cuda-two-cards.json";
 /// What the driver's own trials printed on two cards, what `headroom devices` listed by three orders of them, and what a
 /// second process said that wanted one of them meanwhile.
 pub(crate) const DRIVER_TRIALS: &str = "2026-11-30-h200-trials-of-the-driver.txt";
+/// The same at a later commit on one card.
+pub(crate) const DRIVER_TRIALS_ON_ONE: &str = "2026-11-30-h200-trials-of-the-driver-one-card.txt";
 pub(crate) const LISTED: &str = "2026-11-30-h200-devices.txt";
 pub(crate) const SECOND_PROCESS: &str = "2026-11-30-h200-busy-second-process.txt";
 /// What `cargo test --test family_e2e` printed on a GPU.
@@ -33,10 +42,6 @@ fn folder() -> PathBuf {
 pub(crate) fn text(name: &str) -> String {
     let path = folder().join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-pub(crate) fn is_there(name: &str) -> bool {
-    folder().join(name).exists()
 }
 
 /// What a text that no report stands behind says of itself: the lines that begin with `# `, which name commit, command and

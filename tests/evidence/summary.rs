@@ -99,11 +99,11 @@ fn intro(runs: &Runs) -> String {
     from().for_each(|from| *commits.entry(from.commit.as_deref().unwrap_or("unknown")).or_default() += 1);
     let commits: Vec<_> = commits.into_iter().map(|(commit, count)| format!("{count} of `{commit}`")).collect();
     format!(
-        "`headroom run --family F --device gpu` for {} families on {} cards ({names}, driver {drivers}, {frameworks}), \
+        "`headroom run --family F --device gpu` for {} families on {} ({names}, driver {drivers}, {frameworks}), \
          {days}; {}. {passed} of {trials} trials passed, {windows} windows. Of the measured windows of undisturbed \
          calibrations these are taken for fragmented: {}.\n\n",
         runs.len(),
-        cards.len(),
+        if cards.len() == 1 { "one card".to_owned() } else { format!("{} cards", cards.len()) },
         commits.join(", "),
         flagged.join(", ")
     )
@@ -250,10 +250,12 @@ fn out_of_memory(runs: &Runs) -> String {
         notes(runs, "out_of_memory").map(|(_, note)| note).filter(|note| note.contains("in a page less")).collect();
     let that = |words: &str| notes.iter().filter(|note| note.contains(words)).count();
     let (all, completes) = (notes.len(), that("less than the reservation it completes"));
+    let without = that("less than the reservation it completes with no retry");
+    assert_eq!(completes, without + that("less than the reservation it completes after retries"));
     let (fails, below, after) = (
         that("less than the reservation it runs out of memory"),
         that("less than the peak it runs out of memory"),
-        that("and afterwards it runs"),
+        that("and after each it runs"),
     );
     assert!(
         all > 30 && completes + fails == all && below == all && after == all,
@@ -261,7 +263,7 @@ fn out_of_memory(runs: &Runs) -> String {
     );
     format!(
         "On a card of which other allocations leave a page less than the reservation, the operation fails cleanly in {fails} \
-         of {all} cases and completes in {completes}, by emptying caches or within the margin; with a page less than its \
-         allocated peak it fails cleanly in {below} of {all}. The next run works in {after} of {all}.\n\n"
+         of {all} cases and completes in {completes}, in {without} of them with no retry; with a page less than its allocated \
+         peak it fails cleanly in {below} of {all}. The run after each works in {after} of {all}.\n\n"
     )
 }

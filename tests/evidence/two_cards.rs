@@ -211,17 +211,6 @@ fn each_of_two_cards_is_known_by_its_uuid_whatever_its_number() {
 }
 
 #[test]
-fn the_cards_that_are_listed_are_those_of_the_run() {
-    // To be deleted when the listing that is kept says of itself where it comes from.
-    if kept::header(kept::LISTED).is_empty() {
-        return;
-    }
-    let report = kept::report(kept::TWO_CARDS);
-    let listed: BTreeSet<String> = listings().into_iter().flatten().collect();
-    assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), by_card(&report).into_keys().collect());
-}
-
-#[test]
 fn a_name_of_a_card_is_taken_off_a_note_and_nothing_else() {
     for (note, rest) in
         [("gpu native", "native"), ("gpu-1a2b3c4d native", "native"), ("gpus of a kind", "gpus of a kind"), ("", "")]
