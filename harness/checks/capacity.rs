@@ -200,7 +200,7 @@ fn check_case(tries: &mut Tries<'_, '_>, calibration: &Calibration) -> Result<Ev
     let bound =
         if subject.allocator == AllocatorKind::CudaMallocAsync { " by the rules of a bound on the pool" } else { "" };
     let note = format!(
-        "{}: the least capacity that completes{bound} is {} beside weights and context (to {}), {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
+        "{}: the least capacity that completes{bound} is {} beside the context and the segments of weights, where room may lie idle (to {}), {} allocated at the peak, {} reserved for it; {with_retries} of {seen} trials completed with retries",
         what(),
         Bytes(least.saturating_sub(base.taken_bytes)),
         Bytes(resolution * PAGE_BYTES),

@@ -82,7 +82,7 @@ pub(crate) type Runs = [(String, Report)];
 
 /// Every kept report: those of the families, of the graded decisions, and of two cards.
 pub(crate) fn all_reports() -> impl Iterator<Item = (String, Report)> {
-    let names = names().into_iter().filter(|name| name != MEASURED);
+    let names = names().into_iter().filter(|name| name != MEASURED).chain([GRADED_LATER.to_owned()]);
     names.map(|name| {
         let report = report(&name);
         (name, report)

@@ -110,7 +110,7 @@ fn a_later_grading_saw_all_but_what_one_mended_check_is_to_see() {
 }
 
 #[test]
-fn every_wrong_decision_that_was_graded_on_a_card_was_seen_there() {
+fn the_whole_gradings_of_two_families_saw_every_wrong_decision() {
     let graded = graded();
     assert_eq!(graded.iter().map(|(family, _)| family.as_str()).collect::<Vec<_>>(), ["taesd", "text-encoders"]);
     for (family, report) in graded {

@@ -27,6 +27,7 @@ pub(crate) fn block(catalogue: &Catalogue, runs: &Runs) -> String {
     text.push_str(&sdxl(catalogue, runs));
     text.push_str(&warm::block(runs));
     text.push_str(&books::block(runs));
+    text.push_str(&pool_capacity(runs));
     text.push_str(&out_of_memory(runs));
     text.push_str(&loops::uploads());
     text.push_str(&loops::pairs());
@@ -242,6 +243,20 @@ fn sdxl(catalogue: &Catalogue, runs: &Runs) -> String {
         );
     }
     text + "\nA line whose windows were taken for fragmented is priced by what is shipped.\n\n"
+}
+
+/// How often the driver's own pool needed more than its reservation when a card was made just large enough for that.
+fn pool_capacity(runs: &Runs) -> String {
+    let notes: Vec<&str> = notes(runs, "capacity").map(|(_, note)| note).collect();
+    let pool = || notes.iter().filter(|note| note.contains("cuda_malloc_async"));
+    let that = |words: &str| pool().filter(|note| note.contains(words)).count();
+    format!(
+        "On a card of weights, context and reservation the driver's own pool needed more in some of {} trials, which native and \
+         expandable segments never may: {} after another history, {} step by step up to a quarter of the reservation.\n\n",
+        that("the least capacity that completes"),
+        that("more is needed after another history"),
+        that("needed this beyond the reservation")
+    )
 }
 
 /// What an operation did on a card of which other allocations left less than it reserves, and less than its peak.

@@ -6,6 +6,7 @@ mod pairs;
 mod source;
 
 use std::fmt;
+use std::num::NonZero;
 use std::time::Duration;
 
 use headroom_base::{Bytes, MIB};
@@ -86,6 +87,8 @@ struct Measurements {
     arguments: Vec<String>,
     /// Whether the build is optimised: figures of one that is not say little about the allocator.
     optimised: bool,
+    /// Threads that the host runs at once; none where it does not tell.
+    processors: Option<usize>,
     devices: Vec<Measured>,
 }
 
@@ -125,6 +128,7 @@ pub(super) fn measure(size: Bytes, json: bool, terminal: &mut Terminal<'_>) -> R
         commit: from.commit,
         arguments: from.arguments,
         optimised: !cfg!(debug_assertions),
+        processors: std::thread::available_parallelism().ok().map(NonZero::get),
         devices,
     };
     if json {

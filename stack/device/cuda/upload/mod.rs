@@ -33,9 +33,9 @@ pub struct UploadSettings {
 }
 
 impl Default for UploadSettings {
-    /// Three quarters of the threads that the machine runs at once, at most 16, with buffers of 4 MiB. On a host of an H200
-    /// and 32 processors 16 threads read mapped files at 89 % of a plain pinned copy, 12 at 90 % and 8 at 85 %; on one of 16
-    /// processors 16 threads at 83 and 85 % in two runs, 12 at 97 and 86 %, 8 at 79 and 68 %.
+    /// Three quarters of the threads that the machine runs at once, at most 16, with buffers of 4 MiB. On one host of an H200
+    /// 16 threads read mapped files at 89 % of a plain pinned copy, 12 at 90 % and 8 at 85 %; on another, of 16 processors,
+    /// 16 threads at 83 and 85 % in two runs, 12 at 97 and 86 %, 8 at 79 and 68 %.
     fn default() -> Self {
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { threads: (at_once * 3 / 4).clamp(2, 16), buffer_bytes: 4 << 20 }
