@@ -179,6 +179,7 @@ fn a_card_that_is_too_old_runs_no_operations_and_is_listed_with_the_reason_that_
     let device = named(&answer, "devices", "Stand-in 0");
     let why = "too old: compute capability 8.0 is needed";
     assert_eq!((&device["runs_operations"], &device["too_old"]), (&false.into(), &why.into()));
+    assert!(device["device"].is_null(), "no command takes it: {device}");
     assert!(device.get("missing").is_none(), "{device}");
     let printed = devices(folder.path(), &[], &old);
     assert!(printed.contains(&format!("runs operations: no, {why}\n")), "{printed}");

@@ -33,25 +33,33 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = trials::trials(&world);
-    if !arguments.list && !variables::gpu_is_required() {
-        say_what_is_ignored(&trials);
-    }
-    let mut all: Vec<libtest_mimic::Trial> = trials.into_iter().map(to_mimic).collect();
-    all.push(libtest_mimic::Trial::test("all::families::have_their_trials", move || {
-        every_family_has_its_trials(&world).map_err(Failed::from)
-    }));
-    let of_this_shard = shard.share(all);
+    let about_all = libtest_mimic::Trial::test("all::families::have_their_trials", {
+        let world = Arc::clone(&world);
+        move || every_family_has_its_trials(&world).map_err(Failed::from)
+    });
+    let own = trials::trials(&world).into_iter().map(Some);
+    let of_this_shard = shard.share(own.chain([None]).collect());
     if of_this_shard.is_empty() {
         eprintln!("shard {shard} holds no trial");
     }
-    libtest_mimic::run(&arguments, of_this_shard).exit_code()
+    if !arguments.list && !arguments.ignored && !arguments.include_ignored && !variables::gpu_is_required() {
+        say_what_is_ignored(of_this_shard.iter().flatten().filter(|trial| is_chosen(&arguments, &trial.name())));
+    }
+    let mut about_all = Some(about_all);
+    let mimic = of_this_shard.into_iter().filter_map(|own| own.map(to_mimic).or_else(|| about_all.take()));
+    libtest_mimic::run(&arguments, mimic.collect()).exit_code()
+}
+
+/// Whether the arguments choose a trial of this name.
+fn is_chosen(arguments: &Arguments, name: &str) -> bool {
+    let matches = |filter: &String| if arguments.exact { name == filter } else { name.contains(filter.as_str()) };
+    arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
 }
 
 /// The harness marks an ignored trial and has no room for the reason.
-fn say_what_is_ignored(trials: &[Trial]) {
+fn say_what_is_ignored<'a>(trials: impl Iterator<Item = &'a Trial>) {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in trials.iter().filter_map(Trial::ignored_because) {
+    for reason in trials.filter_map(Trial::ignored_because) {
         *reasons.entry(reason).or_default() += 1;
     }
     for (reason, count) in reasons {

@@ -20,8 +20,8 @@ use crate::gpu::{missing_libraries, short_name, too_old};
 #[derive(Serialize)]
 struct Attached {
     name: String,
-    /// What `--device` calls it.
-    device: String,
+    /// What `--device` calls it; nothing where it is too old to run anything.
+    device: Option<String>,
     uuid: String,
     /// By the driver API, as a device class has it.
     total_bytes: u64,
@@ -135,7 +135,7 @@ fn attached(gpu: &Gpu) -> Attached {
     let fastest_link = by_nvml.as_ref().and_then(|device| device.fastest_link);
     Attached {
         name: gpu.name.clone(),
-        device: short_name(&gpu.uuid),
+        device: too_old.is_none().then(|| short_name(&gpu.uuid)),
         uuid: gpu.uuid.clone(),
         total_bytes: gpu.total_bytes,
         free_bytes: by_nvml.as_ref().and_then(|device| device.free_bytes.known()),
@@ -247,7 +247,8 @@ fn print(listing: &Listing, terminal: &mut Terminal<'_>) -> Result<(), CliError>
 }
 
 fn print_attached(device: &Attached, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    terminal.line(format!("{} ({}): --device {}", device.name, device.uuid, device.device))?;
+    let name = device.device.as_ref().map(|name| format!(": --device {name}")).unwrap_or_default();
+    terminal.line(format!("{} ({}){name}", device.name, device.uuid))?;
     let free = Reading::from(device.free_bytes);
     terminal.line(format!("  memory: {}, {free} free", Bytes(device.total_bytes)))?;
     let link = match (&device.link, &device.fastest_link) {

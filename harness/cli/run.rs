@@ -117,7 +117,7 @@ enum Meant<'a> {
     /// Every attached card, or the trials that need one where there is none.
     EveryGpu,
     /// One attached card of several.
-    Card(&'a AttachedGpu),
+    Card(&'a Arc<AttachedGpu>),
     /// Simulated ones.
     Named(&'a str),
 }
@@ -131,13 +131,13 @@ impl<'a> Meant<'a> {
         if name.eq_ignore_ascii_case("gpu") || gpus.none_because().is_some() {
             return Ok(Self::EveryGpu);
         }
-        gpus.named(name).map(|card| Self::Card(card))
+        gpus.named(name).map(Self::Card)
     }
 
     fn holds(&self, trial: &Trial) -> bool {
         match self {
             Self::EveryGpu => trial.card().is_some() || trial.ignored_because().is_some(),
-            Self::Card(card) => trial.card().is_some_and(|of_trial| of_trial.name() == card.name()),
+            Self::Card(card) => trial.card().is_some_and(|of_trial| Arc::ptr_eq(of_trial, card)),
             Self::Named(name) => trial.device().eq_ignore_ascii_case(name),
         }
     }
@@ -337,4 +337,27 @@ fn print_reservations(report: &Report, family: &str, terminal: &mut Terminal<'_>
 /// Sizes whose demand is within its reservation, of those that were looked at.
 fn covered(tally: Tally) -> String {
     if tally.of == 0 { String::new() } else { format!("{} of {}", tally.covered, tally.of) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::posing::Posing;
+
+    #[test]
+    fn of_two_cards_that_begin_alike_the_whole_identity_means_one() {
+        let uuids = ["GPU-a0a1a2a3-0000", "GPU-a0a1a2a3-1111"];
+        let cards = uuids.map(|uuid| Posing::with_gib(24).listed(uuid));
+        let gpus = Gpus::of(cards.into_iter().collect());
+        let world = Arc::new(World::with_gpus(None, gpus).unwrap());
+        for (uuid, card) in uuids.into_iter().zip(world.gpus.cards()) {
+            let meant = Meant::by(uuid, &world.gpus).unwrap();
+            let trials: Vec<Trial> = trials(&world).into_iter().filter(|trial| meant.holds(trial)).collect();
+            assert!(!trials.is_empty());
+            for trial in trials {
+                assert!(trial.card().is_some_and(|own| Arc::ptr_eq(own, card)), "{} is not on {uuid}", trial.name());
+            }
+        }
+        assert!(Meant::by("gpu-a0a1a2a3", &world.gpus).is_err(), "it means both");
+    }
 }

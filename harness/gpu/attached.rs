@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use headroom_base::Reading;
+use headroom_base::{AllocatorKind, Reading};
 use headroom_device::cuda::libraries::Library;
-use headroom_device::cuda::{CudaContext, CudaUnavailable, Gpu, gpus};
+use headroom_device::cuda::{Abilities, CudaContext, Gpu, gpus};
 use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
@@ -48,7 +48,7 @@ pub(super) fn listed() -> Result<Vec<(CardFacts, Opener)>, String> {
         return Err(format!("{} {why}", names(&old)));
     }
     let framework = headroom_runners::cuda::framework().map_err(|error| error.to_string())?;
-    able.into_iter().map(|gpu| openable(gpu, framework.clone()).map_err(|error| error.to_string())).collect()
+    Ok(able.into_iter().map(|gpu| openable(gpu, framework.clone())).collect())
 }
 
 fn names(gpus: &[Gpu]) -> String {
@@ -56,17 +56,18 @@ fn names(gpus: &[Gpu]) -> String {
     format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
-fn openable(gpu: Gpu, framework: String) -> Result<(CardFacts, Opener), CudaUnavailable> {
+fn openable(gpu: Gpu, framework: String) -> (CardFacts, Opener) {
     let facts = CardFacts {
         model: gpu.name.clone(),
         uuid: gpu.uuid.clone(),
         total_bytes: gpu.total_bytes,
         driver: gpu.driver_version.clone(),
         framework,
-        allocators: gpu.abilities()?.allocators(),
+        // A card that does not answer even this fails by itself when it is opened, and hides no other.
+        allocators: gpu.abilities().map_or_else(|_| AllocatorKind::ALL.to_vec(), Abilities::allocators),
     };
     let opener = move || Cuda::open(&gpu).map(|card| Arc::new(card) as Arc<dyn Attached>);
-    Ok((facts, Box::new(opener)))
+    (facts, Box::new(opener))
 }
 
 /// A card under the CUDA driver, open.

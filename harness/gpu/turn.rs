@@ -16,6 +16,9 @@ use crate::variables::PATIENCE;
 /// Whoever computes holds more.
 const IDLE_BYTES: u64 = GIB;
 
+/// The part of a card that several who wait may hold together: more than it leaves too little to try anything on.
+const IDLE_PART: u64 = 8;
+
 /// How long a process that has just ended may keep its memory.
 const TO_GO: Duration = Duration::from_secs(10);
 
@@ -125,9 +128,10 @@ fn not_busy_within<T>(to_go: Duration, mut attempt: impl FnMut() -> Result<T, No
 fn alone_on(open: &OpenGpu) -> Result<(), NoTurn> {
     let others = open.look_for_others().map_err(|error| NoTurn::Unusable(error.to_string()))?;
     // Where the driver tells of each process, several may wait their turn.
+    let most_bytes = open.facts().total_bytes / IDLE_PART;
     let is_idle = |each: Vec<u64>| {
         let of_nobody = others.saturating_sub(each.iter().sum());
-        of_nobody <= IDLE_BYTES && each.iter().all(|bytes| *bytes <= IDLE_BYTES)
+        others <= most_bytes && of_nobody <= IDLE_BYTES && each.iter().all(|bytes| *bytes <= IDLE_BYTES)
     };
     if others <= IDLE_BYTES || open.attached().others().is_some_and(is_idle) {
         return Ok(());

@@ -8,6 +8,7 @@ fn several_processes_that_wait_their_turn_keep_nobody_off_and_one_that_computes_
     let folder = tempfile::tempdir().unwrap();
     for (each, held, is_busy) in [
         (Some(vec![IDLE, IDLE, IDLE]), 3 * IDLE, false),
+        (Some(vec![IDLE; 6]), 6 * IDLE, true),
         (Some(vec![IDLE, 2 * GIB]), IDLE + 2 * GIB, true),
         (Some(vec![IDLE, IDLE]), 2 * IDLE + 2 * GIB, true),
         (None, 2 * IDLE, true),
