@@ -333,7 +333,7 @@ pub(crate) fn verdict_of(
     if saw_something(&evidence) {
         return Ok(evidence);
     }
-    Err(NotPassed::new(Outcome::Failed, "the check saw no window, run or figure"))
+    Err(NotPassed::new(Outcome::Failed, NOTHING_SEEN))
 }
 
 /// Whether a check looked at something, or says why there is nothing to look at.
@@ -345,6 +345,9 @@ fn saw_something(evidence: &Evidence) -> bool {
         wrong: true,
     )
 }
+
+/// What is said of a check that looked at nothing, and of no reason for that.
+const NOTHING_SEEN: &str = "the check saw no window, run or figure";
 
 /// How the note of a check begins that rightly has nothing to look at on a device.
 pub(crate) const NOTHING_TO_SEE: &str = "nothing to see";
@@ -360,7 +363,7 @@ fn on_every_allocator(
     for allocator in place.allocators().iter().copied() {
         let seen = match (check.run)(&Subject::usual(family, place, allocator), ground) {
             Ok(seen) if (check.is_about)(allocator) && !saw_something(&seen) => {
-                let text = format!("{} {allocator}: the check saw no window, run or figure", place.name());
+                let text = format!("{} {allocator}: {NOTHING_SEEN}", place.name());
                 Err(CheckError::violated(text).after(seen))
             }
             seen => seen,

@@ -24,7 +24,7 @@ pub mod verdicts;
 
 pub use family_summary::{Coverage, EstimateRecord, FamilySummary, FitRecord, Tally};
 pub use format::{FORMAT_VERSION, FormatVersion, ReadReportError, read_report};
-pub use output::{OutputError, OutputFolder};
+pub use output::{OutputError, OutputFolder, folder_of};
 pub use redact::Redaction;
 pub use report::{
     AttemptRecord, Check, DeviceRecord, MutantGrade, MutantReport, Outcome, Provenance, Report, STOPPED, Trust,

@@ -121,7 +121,7 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         Err(error) => return Err(io(error)),
     };
     let target = followed(path);
-    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(&target);
     mutant!(
         "report_not_atomic",
         "a reader finds half a report when the writer is killed",
@@ -142,6 +142,11 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<PathBuf, OutputError> 
         },
     );
     Ok(path.to_owned())
+}
+
+/// The folder that a file is in, also where its path names none.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Where links lead from `path`, to a file or to none yet. The system has found that they end.

@@ -1,7 +1,7 @@
 //! Measured runs that belong to no calibration: their windows are in the report, with that as the reason why no fit is made
 //! of them.
 
-use headroom_base::{Measurement, Residency, Validity, Window};
+use headroom_base::{InvalidReason, Measurement, Residency, Validity, Window};
 use headroom_calibration::{Counted, Uncounted};
 use headroom_device::probe::Scope;
 use headroom_reports::WindowRecord;
@@ -73,6 +73,15 @@ pub(super) fn with_windows(
     Ok(seen)
 }
 
+/// Whether a window without retries is valid, and one with them invalid for these and for nothing else.
+pub(super) fn is_invalid_for_retries_alone(validity: &Validity, retried: u64) -> bool {
+    match validity {
+        Validity::Valid => retried == 0,
+        Validity::Invalid(InvalidReason::AllocatorRetry { retries }) => *retries > 0 && *retries == retried,
+        Validity::Invalid(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use headroom_base::AllocatorKind;
@@ -103,5 +112,22 @@ mod tests {
         let measurement = undisturbed(report, what).unwrap();
         let refused = resident(measurement, what).unwrap_err();
         assert!(matches!(refused, CheckError::Broken { claim: Claim::MeasuredModelIsResident, .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_run_that_completed_by_retries_is_invalid_for_these_and_for_nothing_else() {
+        let retry = |retries| Validity::Invalid(InvalidReason::AllocatorRetry { retries });
+        let other = Validity::Invalid(InvalidReason::Spill { bytes: 1 });
+        for (validity, retried, holds) in [
+            (Validity::Valid, 0, true),
+            (retry(2), 2, true),
+            (Validity::Valid, 2, false),
+            (retry(1), 2, false),
+            (retry(0), 0, false),
+            (other.clone(), 2, false),
+            (other, 0, false),
+        ] {
+            assert_eq!(is_invalid_for_retries_alone(&validity, retried), holds, "{validity:?} after {retried}");
+        }
     }
 }

@@ -221,8 +221,8 @@ fn with_margin(coefficients: &Coefficients, units: u64) -> u128 {
     (coefficients.numerator_at(units) * 105).div_ceil(u128::from(coefficients.denominator()) * 100)
 }
 
-/// Sizes that were left out: covered inside the measured range, as many of them as the family wants. Outside it, and for the driver's own pool, of which
-/// only a bound is known, the report says how many are not.
+/// Sizes that were left out: covered inside the measured range, as many of them as the family wants. Outside it, and for
+/// the driver's own pool, of which only a bound is known, the report says how many are not.
 fn held_out_sizes_are_covered(
     bench: &Bench<'_>,
     measured: MeasuredModel<'_>,

@@ -1,16 +1,13 @@
 //! How small a card may be: the reservation is enough, a page less than the peak is not, and in between it is found.
 
-use headroom_base::{
-    AllocatorKind, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, InvalidReason, MIB, Residency, Validity,
-    Verdict,
-};
+use headroom_base::{AllocatorKind, Bytes, Case, DEFAULT_DEVICE_WORKING_BYTES, Estimate, MIB, Residency, Verdict};
 use headroom_calibration::Record;
 use headroom_device::probe::Scope;
 use headroom_family::{CalibrationLine, Model};
 use headroom_reports::WindowRecord;
 use headroom_runners::StepRequest;
 
-use super::apart::{apart, measure_apart, with_windows};
+use super::apart::{apart, is_invalid_for_retries_alone, measure_apart, with_windows};
 use super::{CheckError, Claim, Evidence, ensure, place, reserved_and_needed};
 use crate::bench::{Bench, Calibration, Ground, MeasuredModel, PAGE_BYTES, Place, Setup, Subject, calibrate, lines_of};
 use crate::checks::calibration::price_after;
@@ -339,36 +336,5 @@ fn try_on(tries: &mut Tries<'_, '_>, memory_bytes: u64, working_bytes: u64) -> R
             Ok(Trial::OutOfMemory)
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Whether a window without retries is valid, and one with them invalid for these and for nothing else.
-fn is_invalid_for_retries_alone(validity: &Validity, retried: u64) -> bool {
-    match validity {
-        Validity::Valid => retried == 0,
-        Validity::Invalid(InvalidReason::AllocatorRetry { retries }) => *retries > 0 && *retries == retried,
-        Validity::Invalid(_) => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_that_completed_by_retries_is_invalid_for_these_and_for_nothing_else() {
-        let retry = |retries| Validity::Invalid(InvalidReason::AllocatorRetry { retries });
-        let other = Validity::Invalid(InvalidReason::Spill { bytes: 1 });
-        for (validity, retried, holds) in [
-            (Validity::Valid, 0, true),
-            (retry(2), 2, true),
-            (Validity::Valid, 2, false),
-            (retry(1), 2, false),
-            (retry(0), 0, false),
-            (other.clone(), 2, false),
-            (other, 0, false),
-        ] {
-            assert_eq!(is_invalid_for_retries_alone(&validity, retried), holds, "{validity:?} after {retried}");
-        }
     }
 }

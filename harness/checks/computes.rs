@@ -1,7 +1,7 @@
 //! What an attached card computes: a small relative of every model beside a plain reference on the host, and the
 //! family's own largest cases, whose results must be numbers.
 
-use headroom_base::{AllocatorKind, Case, DType, MemoryLayout, Verdict};
+use headroom_base::{AllocatorKind, Case, DType, Estimate, MemoryLayout, Verdict};
 use headroom_family::{Architecture, Model};
 use headroom_runners::StepRequest;
 use headroom_runners::cuda::Convolutions;
@@ -14,8 +14,8 @@ use crate::bench::{Bench, Ground, Place, Setup, Subject, lines_of};
 use crate::gpu::OpenGpu;
 
 /// Executes a small relative of each of the family's models, in each element type, on the card and by the reference, and
-/// holds the results against each other; then runs the largest case of each line that fits there, counts what is no finite number, and
-/// looks that results vary wherever the reference's do, and that the library computes convolutions.
+/// holds the results against each other; then runs the largest case of each line that fits there, counts what is no finite
+/// number, and looks that results vary wherever the reference's do, and that the library computes convolutions.
 ///
 /// What is computed does not depend on the allocator, so it is looked at under the native one alone.
 ///
@@ -50,7 +50,8 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
     let mut convolutions = Convolutions::default();
     for (model, lines) in lines_of(subject) {
         for line in lines {
-            let largest = line.cases.iter().filter(|case| fits(&bench, model, case, ground)).max_by_key(|case| {
+            let fitting = line.cases.iter().filter_map(|case| Some((*case, fitting(&bench, model, case, ground)?)));
+            let largest = fitting.max_by_key(|(case, _)| {
                 model.architecture().map(|known| headroom_runners::programs::cost_units(known, case))
             });
             if largest.is_none() {
@@ -58,7 +59,7 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
                 let text = "none of these sizes fits, so none was computed at its own size";
                 evidence.notes.push(format!("{}: {}: {text}: {}", place(subject), model.key, sizes.join(", ")));
             }
-            if let Some(case) = largest {
+            if let Some((case, estimate)) = largest {
                 let vary = model.architecture().and_then(|known| {
                     let relative = small(known);
                     let same =
@@ -66,7 +67,7 @@ pub fn computes(subject: &Subject<'_>, ground: Ground<'_>) -> Result<Evidence, C
                     compared.iter().find(same)
                 });
                 let vary = vary.map_or(&[][..], |seen| &seen.vary);
-                evidence.absorb(of_full_size(&bench, gpu, (model, *case), vary, ground, &mut convolutions)?);
+                evidence.absorb(of_full_size(&bench, gpu, (model, case, estimate), vary, &mut convolutions)?);
             }
         }
     }
@@ -161,10 +162,10 @@ fn beside_the_reference(
     Ok(Beside { evidence, vary: vary.collect(), convolutions })
 }
 
-/// Whether a card holds a case that has a price.
-fn fits(bench: &Bench<'_>, model: &Model, case: &Case, ground: Ground<'_>) -> bool {
-    let price = built_in_price(&bench.subject, model, case, ground, bench.floor_bytes);
-    price.is_some_and(|(_, estimate)| verdict(bench, model, case, estimate, ground) == Verdict::Fits)
+/// What is reserved for a case that the card holds.
+fn fitting(bench: &Bench<'_>, model: &Model, case: &Case, ground: Ground<'_>) -> Option<Estimate> {
+    let (_, estimate) = built_in_price(&bench.subject, model, case, ground, bench.floor_bytes)?;
+    (verdict(bench, model, case, estimate, ground) == Verdict::Fits).then_some(estimate)
 }
 
 /// Runs a case of its own size, counts what of its results is infinite or no number, looks that those vary which do at a
@@ -172,15 +173,11 @@ fn fits(bench: &Bench<'_>, model: &Model, case: &Case, ground: Ground<'_>) -> bo
 fn of_full_size(
     bench: &Bench<'_>,
     gpu: &OpenGpu,
-    (model, case): (&Model, Case),
+    (model, case, estimate): (&Model, Case, Estimate),
     vary: &[bool],
-    ground: Ground<'_>,
     convolutions: &mut Convolutions,
 ) -> Result<Evidence, CheckError> {
     let subject = &bench.subject;
-    let Some((_, estimate)) = built_in_price(subject, model, &case, ground, bench.floor_bytes) else {
-        return Ok(Evidence::default());
-    };
     let with = subject.locked_beside(model);
     let working_bytes = Some(estimate.reservation_bytes);
     let request = StepRequest { model: &model.key, with: &with, case, working_bytes };

@@ -6,7 +6,7 @@ use headroom_family::Model;
 use headroom_reports::WindowRecord;
 use headroom_runners::{StepError, StepReport, StepRequest};
 
-use super::apart::{measure_apart, undisturbed, with_windows};
+use super::apart::{is_invalid_for_retries_alone, measure_apart, undisturbed, with_windows};
 use super::capacity::quickest;
 use super::{CheckError, Claim, Evidence, ensure, place};
 use crate::bench::{Bench, BenchError, Ground, PAGE_BYTES, Setup, Subject};
@@ -65,9 +65,11 @@ fn fails_and_recovers(full: &mut Full<'_, '_>, reserved: u64) -> Result<Evidence
 
 /// How a run completed that had less room than is reserved for it: it needed less, or memory had to be given back for it.
 fn how(report: &StepReport) -> Result<String, CheckError> {
-    match report.measurement.as_ref().map(|measurement| &measurement.validity) {
-        Some(Validity::Valid) => Ok(" with no retry".to_owned()),
-        Some(Validity::Invalid(InvalidReason::AllocatorRetry { retries })) => Ok(format!(" after retries ({retries})")),
+    let measured = report.measurement.as_ref().map(|measurement| (&measurement.validity, measurement.retries));
+    match measured {
+        Some((validity, retries)) if is_invalid_for_retries_alone(validity, retries) => {
+            Ok(if retries == 0 { " with no retry".to_owned() } else { format!(" after retries ({retries})") })
+        }
         other => Err(CheckError::violated(format!("a run in less room than its reservation ended as {other:?}"))),
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use headroom_base::Bytes;
 use headroom_family::{Family, Recordings, json_schema};
+use headroom_reports::folder_of;
 
 use super::args::CheckArgs;
 use super::error::CliError;
@@ -44,13 +45,12 @@ pub(super) fn check(args: &CheckArgs, terminal: &mut Terminal<'_>) -> Result<Exi
 /// Whether no other family of the file's folder claims a recording that this one does. Other mistakes of theirs are told
 /// when they are checked.
 fn claimed_once(family: &Family, file: &Path) -> Result<(), CatalogueError> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let is_its = |model: &str| model.split_once(':').is_some_and(|(name, _)| name == family.name);
     let is_about_it = |error: &CatalogueError| match error {
         CatalogueError::RecordedTwice { first, second, .. } => is_its(first) || is_its(second),
         _ => false,
     };
-    match Catalogue::load(Some(folder)) {
+    match Catalogue::load(Some(folder_of(file))) {
         Err(error) if is_about_it(&error) => Err(error),
         _ => Ok(()),
     }

@@ -14,7 +14,7 @@ use super::args::EstimateArgs;
 use super::chosen::Chosen;
 use super::error::CliError;
 use super::exit::Exit;
-use super::place::{is_gpu, listed};
+use super::place::is_gpu;
 use super::plan::device_named;
 use super::stored::Stored;
 use super::terminal::Terminal;
@@ -120,7 +120,7 @@ fn stored(
     let hard = chosen.hard(allocator);
     if is_gpu(device) {
         let gpus = gpus();
-        let facts = listed(&gpus, device)?.facts();
+        let facts = gpus.named(device)?.facts();
         let hard = HardEnvironment { framework: facts.framework.clone(), ..hard };
         let soft = SoftEnvironment { driver: facts.driver.clone() };
         return Stored::read(folder, Context { device: facts.class(), hard, versions }, soft);

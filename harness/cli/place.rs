@@ -8,7 +8,7 @@ use headroom_family::{Family, SimulatedDevice};
 use super::error::CliError;
 use super::plan::device_named;
 use crate::bench::Place;
-use crate::gpu::{AttachedGpu, Gpus, OpenGpu, SHORT_NAME_CHARS, Turn};
+use crate::gpu::{Gpus, OpenGpu, SHORT_NAME_CHARS, Turn};
 use crate::variables::patience;
 
 /// A card that a command works on; an attached one is this process's alone meanwhile.
@@ -58,20 +58,12 @@ pub(super) fn recorded_name(name: &str) -> String {
     if is_gpu(name) { name.chars().take(SHORT_NAME_CHARS).collect() } else { name.to_owned() }
 }
 
-/// The attached card of this name, which is not opened.
-///
-/// # Errors
-/// When there is none, or the name means several.
-pub(super) fn listed<'a>(gpus: &'a Gpus, name: &str) -> Result<&'a Arc<AttachedGpu>, CliError> {
-    Ok(gpus.named(name)?)
-}
-
 /// A turn on the attached card of this name.
 ///
 /// # Errors
 /// When there is none, or somebody else has it.
 pub(super) fn turn_on(gpus: &Gpus, name: &str, words: &str) -> Result<Turn, CliError> {
-    let card = listed(gpus, name)?;
+    let card = gpus.named(name)?;
     let patience = patience().map_err(CliError::Value)?;
     let folder = DeviceLease::default_folder().map_err(|error| CliError::Unavailable(error.to_string()))?;
     Ok(card.turn(words, &folder, patience)?)

@@ -36,12 +36,7 @@ const WRITING_SHARE: u32 = 20;
 /// # Errors
 /// For names that are not known, and when the report cannot be written. A trial that fails is a result, not an error.
 pub(super) fn run(args: &RunArgs, families: Option<&Path>, terminal: &mut Terminal<'_>) -> Result<Exit, CliError> {
-    let (world, chosen, shard) = prepared(args, families).inspect_err(|_| {
-        let path = args.output.join("report.json");
-        if path.exists() {
-            terminal.remark(format!("Nothing ran: what stands in {} is of an earlier run.", args.output.display()));
-        }
-    })?;
+    let (world, chosen, shard) = prepared(args, families).inspect_err(|_| terminal.remark_nothing_ran(&args.output))?;
     let folder = OutputFolder::open(&args.output)?;
     let (from, redaction) =
         (provenance(arguments_of(args)), redaction(world.catalogue.families(), families, &args.output));

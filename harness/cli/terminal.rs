@@ -1,6 +1,7 @@
 //! The one owner of what the process prints.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -95,6 +96,13 @@ impl<'a> Terminal<'a> {
     pub fn remark(&mut self, text: impl AsRef<str>) {
         // A closed stream for remarks must not fail the command whose result is still wanted.
         let _ = writeln!(self.remarks, "{}", text.as_ref());
+    }
+
+    /// What is said of a command that was refused before it ran, where a report stands in its output folder.
+    pub fn remark_nothing_ran(&mut self, output: &Path) {
+        if output.join("report.json").exists() {
+            self.remark(format!("Nothing ran: what stands in {} is of an earlier run.", output.display()));
+        }
     }
 }
 

@@ -10,14 +10,13 @@ use headroom_device::device::DeviceParts;
 use headroom_device::driver::DriverCall;
 use headroom_device::readers::NvmlReader;
 use headroom_device::{Device, DriverError, MemoryInfo, Settings};
-use headroom_runners::cuda::{Convolutions, CudaError, CudaRunner, Executed, GivenContents, OutputsSeen, Results};
+use headroom_runners::cuda::{
+    Convolutions, CudaError, CudaRunner, Executed, GivenContents, OLDEST_CAPABILITY, OutputsSeen, Results,
+};
 use headroom_runners::programs::Computation;
 use headroom_runners::{RunError, Runner, Work};
 
 use super::{Attached, Ballast, CardFacts, NoTurn, Opener};
-
-/// The oldest compute capability that the kernels are written for.
-const OLDEST: (u32, u32) = (8, 0);
 
 /// What is needed beside the driver.
 const LIBRARIES: [Library; 3] = [Library::Nvrtc, Library::Cublas, Library::Cudnn];
@@ -29,8 +28,8 @@ pub(crate) fn missing_libraries() -> Vec<&'static str> {
 
 /// Why the kernels do not run on a card of this compute capability; none where they do.
 pub(crate) fn too_old(compute_capability: (u32, u32)) -> Option<String> {
-    let (major, minor) = OLDEST;
-    (compute_capability < OLDEST).then(|| format!("too old: compute capability {major}.{minor} is needed"))
+    let (major, minor) = OLDEST_CAPABILITY;
+    (compute_capability < OLDEST_CAPABILITY).then(|| format!("too old: compute capability {major}.{minor} is needed"))
 }
 
 /// The cards that the driver lists and that this program can compute on. No context is made.

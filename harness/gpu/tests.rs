@@ -1,5 +1,6 @@
 //! Trials on cards that pose as attached ones.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use headroom_reports::{Outcome, Report};
 use headroom_runners::{SimulatedRunner, WorkspaceSteps};
 
 use super::posing::Posing;
-use super::{Attached as _, Gpus, NoTurn};
+use super::{Attached as _, CardFacts, Gpus, NoTurn, Opener};
 use crate::run::{provenance, run_trials};
 use crate::trials::{Ended, Trial, trials};
 use crate::world::World;
@@ -25,6 +26,15 @@ const NO_PATIENCE: Duration = Duration::ZERO;
 fn world(cards: &[(&Arc<Posing>, &str)]) -> Arc<World> {
     let cards = cards.iter().map(|(card, uuid)| card.listed(uuid)).collect();
     Arc::new(World::with_gpus(None, Gpus::of(cards)).unwrap())
+}
+
+/// A world of TAESD alone, in whose file some words are others, and of one card.
+fn world_of_another_taesd(folder: &Path, (was, is): (&str, &str), card: (CardFacts, Opener)) -> Arc<World> {
+    let family = include_str!("../../families/taesd.yaml");
+    let other = family.replace(was, is);
+    assert_ne!(other, family, "`{was}` is written otherwise there");
+    std::fs::write(folder.join("taesd.yaml"), other).unwrap();
+    Arc::new(World::with_gpus(Some(folder), Gpus::of(vec![card])).unwrap())
 }
 
 fn on_cards(world: &Arc<World>, family: &str) -> Vec<Trial> {
@@ -337,13 +347,9 @@ fn memory_that_no_book_names_is_found_in_the_reconciliation() {
 #[test]
 fn a_calibration_that_fails_leaves_its_windows_and_those_before_it_in_the_report() {
     let folder = tempfile::tempdir().unwrap();
-    let family = include_str!("../../families/taesd.yaml");
-    let strict = family.replace("expandable_segments: 15", "expandable_segments: 0");
-    assert_ne!(strict, family, "its limit is written otherwise than here");
-    std::fs::write(folder.path().join("taesd.yaml"), strict).unwrap();
+    let (was, strict) = ("expandable_segments: 15", "expandable_segments: 0");
     let card = Posing::with_gib(24);
-    let gpus = Gpus::of(vec![card.listed("GPU-77777777-strict")]);
-    let world = Arc::new(World::with_gpus(Some(folder.path()), gpus).unwrap());
+    let world = world_of_another_taesd(folder.path(), (was, strict), card.listed("GPU-77777777-strict"));
     let chosen: Vec<_> = on_cards(&world, "taesd").into_iter().filter(|trial| trial.check() == "calibration").collect();
     let report = run_trials(&chosen, provenance(Vec::new()), &|_, _| {});
     let [trial] = &*report.trials else { panic!("{} trials", report.trials.len()) };

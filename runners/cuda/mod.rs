@@ -18,5 +18,5 @@ mod workspaces;
 
 pub use checks::{Computed, GivenContents, OutputsSeen, Results};
 pub use error::CudaError;
-pub use runner::{Convolutions, CudaRunner, Executed, framework};
+pub use runner::{Convolutions, CudaRunner, Executed, OLDEST_CAPABILITY, framework};
 pub use workspaces::WorkspaceDifference;

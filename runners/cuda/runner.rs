@@ -119,14 +119,17 @@ impl std::fmt::Debug for CudaRunner {
     }
 }
 
+/// The oldest compute capability that the kernels are written for, major and minor.
+pub const OLDEST_CAPABILITY: (u32, u32) = (8, 0);
+
 impl CudaRunner {
     /// Starts the libraries on a GPU.
     ///
     /// # Errors
-    /// When a library is missing, refuses, or the GPU is older than compute capability 8.0.
+    /// When a library is missing, refuses, or the GPU is older than [`OLDEST_CAPABILITY`].
     pub fn new(context: CudaContext) -> Result<Self, CudaError> {
         let (major, minor) = context.gpu().compute_capability;
-        if major < 8 {
+        if (major, minor) < OLDEST_CAPABILITY {
             return Err(CudaError::TooOld { major, minor });
         }
         for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::Cublas, CudaLibrary::Cudnn] {

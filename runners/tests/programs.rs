@@ -16,6 +16,8 @@ mod programs {
     mod traces;
     mod windows;
 }
+#[path = "../../tests/convolution_calls/mod.rs"]
+mod convolution_calls;
 mod recorded;
 #[path = "../../tests/shown/mod.rs"]
 mod shown;

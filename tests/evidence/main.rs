@@ -5,6 +5,8 @@
 mod beside;
 mod books;
 mod bound;
+#[path = "../convolution_calls/mod.rs"]
+mod convolution_calls;
 mod details;
 mod driver_trials;
 mod family_e2e;

@@ -3,49 +3,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
 
-use headroom_base::{MemoryLayout, grouped};
-use serde::Deserialize;
+use headroom_base::grouped;
 
+use super::convolution_calls::{RecordedCall, recorded_calls};
 use super::kept::Runs;
 use super::summary::notes;
 
-/// One call of PyTorch's, recorded after another of the same shape.
-#[derive(Deserialize)]
-struct Recorded {
-    dtype: String,
-    layout: String,
-    batch: u64,
-    channels: [u64; 2],
-    size: Vec<u64>,
-    kernel: Vec<u64>,
-    stride: Vec<u64>,
-    pad: Vec<u64>,
-    /// Requested bytes that were allocated and given back within the call.
-    freed: Vec<u64>,
-}
-
-impl Recorded {
-    /// The call as notes write it.
-    fn shape(&self) -> String {
-        let Self { batch, channels: [input_channels, output_channels], size, kernel, .. } = self;
-        let layout = if self.layout == "channels_last" { MemoryLayout::ChannelsLast } else { MemoryLayout::Contiguous };
-        let output = size.iter().zip(kernel).zip(self.stride.iter().zip(&self.pad));
-        let output: Vec<u64> =
-            output.map(|((size, kernel), (stride, pad))| (size + 2 * pad - kernel) / stride + 1).collect();
-        let dtype = format!("{}{}", self.dtype[..1].to_uppercase(), &self.dtype[1..]);
-        format!("{dtype} {layout:?} {batch} x {input_channels} {size:?} to {output_channels} {output:?} by {kernel:?}")
-    }
+/// The call as notes write it.
+fn shape(call: &RecordedCall) -> String {
+    let (dtype, layout, output) = (call.dtype(), call.layout(), call.output());
+    let RecordedCall { batch, channels: [input_channels, output_channels], size, kernel, .. } = call;
+    format!("{dtype:?} {layout:?} {batch} x {input_channels} {size:?} to {output_channels} {output:?} by {kernel:?}")
 }
 
 /// What PyTorch took, by the call: several where a shape does not tell the calls apart.
 fn by_torch() -> BTreeMap<String, BTreeSet<u64>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200/conv-workspaces.jsonl");
     let mut all: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-    for line in std::fs::read_to_string(path).unwrap().lines() {
-        let call: Recorded = serde_json::from_str(line).unwrap();
-        all.entry(call.shape()).or_default().insert(call.freed.iter().sum());
+    for call in recorded_calls() {
+        all.entry(shape(&call)).or_default().insert(call.workspace_bytes());
     }
     all
 }
@@ -124,9 +100,9 @@ fn calls_of_the_card_and_of_pytorch_are_told_by_the_same_words() {
     let torch = by_torch();
     let line = r#"{"dtype":"bf16","layout":"nchw","batch":1,"channels":[512,512],"size":[257,257],"kernel":[3,3],
         "stride":[2,2],"pad":[0,0],"freed":[7,8]}"#;
-    let call: Recorded = serde_json::from_str(line).unwrap();
-    assert_eq!(call.shape(), "Bf16 Contiguous 1 x 512 [257, 257] to 512 [128, 128] by [3, 3]");
-    assert_eq!(call.freed.iter().sum::<u64>(), 15);
+    let call: RecordedCall = serde_json::from_str(line).unwrap();
+    assert_eq!(shape(&call), "Bf16 Contiguous 1 x 512 [257, 257] to 512 [128, 128] by [3, 3]");
+    assert_eq!(call.workspace_bytes(), 15);
     let runs = super::kept::runs(&headroom::catalogue::Catalogue::load(None).unwrap());
     let differing = differing(&runs);
     assert!(differing.iter().any(|call| torch.contains_key(call.shape)), "none of {} calls", differing.len());

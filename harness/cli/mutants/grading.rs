@@ -20,8 +20,8 @@ use crate::run::provenance;
 use crate::world::World;
 
 /// Grades wrong decisions, prints the kill matrix and writes the report. The last line is
-/// `N graded, K killed, S survived`. A report that says it was stopped takes the place of an earlier one first. On a GPU, where it takes minutes, the report is written after each grade: one that
-/// was stopped says how far it came.
+/// `N graded, K killed, S survived`. A report that says it was stopped takes the place of an earlier one first. On a GPU,
+/// where it takes minutes, the report is written after each grade: one that was stopped says how far it came.
 ///
 /// # Errors
 /// For a name that no decision has, and when the report cannot be written. A survivor is a result, not an error.
@@ -30,11 +30,7 @@ pub(in crate::cli) fn mutants(
     families: Option<&Path>,
     terminal: &mut Terminal<'_>,
 ) -> Result<Exit, CliError> {
-    let (world, there) = prepared(args, families).inspect_err(|_| {
-        if args.output.join("report.json").exists() {
-            terminal.remark(format!("Nothing ran: what stands in {} is of an earlier run.", args.output.display()));
-        }
-    })?;
+    let (world, there) = prepared(args, families).inspect_err(|_| terminal.remark_nothing_ran(&args.output))?;
     let folder = OutputFolder::open(&args.output)?;
     let redaction = redaction(world.catalogue.families(), families, &args.output);
     let from = provenance(arguments_of(args));

@@ -41,15 +41,11 @@ fn the_least_capacity_says_how_many_of_its_familys_lines_it_tried() {
 #[test]
 fn a_calibrated_size_of_a_line_without_a_fit_of_its_own_is_held_to_its_reservation() {
     let folder = tempfile::tempdir().unwrap();
-    let family = include_str!("../../../families/taesd.yaml");
     // Two sizes that the card holds are too few for a fit.
-    let few = family.replace("[512x512, 768x768, 1024x1024]", "[512x512, 768x768, 16384x16384]");
-    assert_ne!(few, family, "its sizes are written otherwise than here");
-    std::fs::write(folder.path().join("taesd.yaml"), few).unwrap();
+    let (was, few) = ("[512x512, 768x768, 1024x1024]", "[512x512, 768x768, 16384x16384]");
     // It needs more than the program by which the line is priced says.
     let card = Posing::computing(24, SimulatedRunner::with_workspace_steps(WorkspaceSteps { seed: 11, percent: 400 }));
-    let gpus = Gpus::of(vec![card.listed("GPU-seen-few")]);
-    let world = Arc::new(World::with_gpus(Some(folder.path()), gpus).unwrap());
+    let world = world_of_another_taesd(folder.path(), (was, few), card.listed("GPU-seen-few"));
     let Ended { check, evidence } = ended(&world, "taesd", "calibration");
     let text = check.message.unwrap_or_default();
     assert!(check.outcome == Outcome::Failed && text.contains("is under-reserved by"), "{text}; {:?}", evidence.notes);

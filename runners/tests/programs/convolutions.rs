@@ -3,73 +3,46 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use headroom_base::{Bytes, DType, MemoryLayout};
+use headroom_base::Bytes;
 use headroom_runners::programs::{ConvolutionCall, WorkspaceModel};
-use serde::Deserialize;
 
-use crate::recorded;
+use crate::convolution_calls::{RecordedCall, recorded_calls};
 
-/// One recorded call, after another of the same shape.
-#[derive(Deserialize)]
-struct Call {
-    dtype: String,
-    layout: String,
-    batch: u64,
-    channels: [u64; 2],
-    size: Vec<u64>,
-    kernel: Vec<u64>,
-    stride: Vec<u64>,
-    pad: Vec<u64>,
-    /// Requested bytes that were allocated and given back within the call.
-    freed: Vec<u64>,
-}
+/// A recorded call beside the rules.
+struct Call(RecordedCall);
 
 impl Call {
-    fn dtype(&self) -> DType {
-        self.dtype.parse().unwrap()
-    }
-
-    fn layout(&self) -> MemoryLayout {
-        if self.layout == "channels_last" { MemoryLayout::ChannelsLast } else { MemoryLayout::Contiguous }
-    }
-
-    fn recorded_bytes(&self) -> u64 {
-        self.freed.iter().sum()
-    }
-
     fn predicted_bytes(&self) -> u64 {
+        let Self(recorded) = self;
         let call = ConvolutionCall {
-            dtype: self.dtype(),
-            layout: self.layout(),
-            batch: self.batch,
-            input_channels: self.channels[0],
-            output_channels: self.channels[1],
-            input: self.size.clone(),
-            output: self.output(),
-            kernel: self.kernel.clone(),
+            dtype: recorded.dtype(),
+            layout: recorded.layout(),
+            batch: recorded.batch,
+            input_channels: recorded.channels[0],
+            output_channels: recorded.channels[1],
+            input: recorded.size.clone(),
+            output: recorded.output(),
+            kernel: recorded.kernel.clone(),
         };
         WorkspaceModel::Hopper.convolution(&call).total()
     }
 
-    fn output(&self) -> Vec<u64> {
-        (0..self.size.len()).map(|d| (self.size[d] + 2 * self.pad[d] - self.kernel[d]) / self.stride[d] + 1).collect()
-    }
-
     /// Input, output and workspace: what a peak at this call holds at least.
     fn held_bytes(&self) -> u64 {
-        let elements = self.channels[0] * self.size.iter().product::<u64>()
-            + self.channels[1] * self.output().iter().product::<u64>();
-        self.batch * elements * self.dtype().element_bytes() + self.recorded_bytes()
+        let Self(recorded) = self;
+        let elements = recorded.channels[0] * recorded.size.iter().product::<u64>()
+            + recorded.channels[1] * recorded.output().iter().product::<u64>();
+        recorded.batch * elements * recorded.dtype().element_bytes() + recorded.workspace_bytes()
     }
 
     fn miss_bytes(&self) -> u64 {
-        self.predicted_bytes().abs_diff(self.recorded_bytes())
+        self.predicted_bytes().abs_diff(self.0.workspace_bytes())
     }
 
     /// Element type, layout and kernel: what the rules are about.
     fn kind(&self) -> String {
-        let kernel: Vec<String> = self.kernel.iter().map(u64::to_string).collect();
-        format!("{} {} {}", self.dtype, self.layout, kernel.join("×"))
+        let kernel: Vec<String> = self.0.kernel.iter().map(u64::to_string).collect();
+        format!("{} {} {}", self.0.dtype, self.0.layout, kernel.join("×"))
     }
 }
 
@@ -91,9 +64,9 @@ impl Score {
         let miss = call.miss_bytes();
         self.calls += 1;
         self.equal += usize::from(miss == 0);
-        self.close += usize::from(50 * miss <= call.recorded_bytes());
+        self.close += usize::from(50 * miss <= call.0.workspace_bytes());
         self.harmless += usize::from(50 * miss <= call.held_bytes());
-        self.recorded_bytes += call.recorded_bytes();
+        self.recorded_bytes += call.0.workspace_bytes();
         self.missed_bytes += miss;
         self.worst_bytes = self.worst_bytes.max(miss);
     }
@@ -109,8 +82,7 @@ impl Score {
 }
 
 fn calls() -> Vec<Call> {
-    let text = std::fs::read_to_string(recorded::path("h200/conv-workspaces.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    recorded_calls().into_iter().map(Call).collect()
 }
 
 fn scores(calls: &[Call]) -> BTreeMap<String, Score> {
@@ -189,12 +161,12 @@ fn rules_for_workspaces_give_the_recorded_calls_as_often_as_is_said() {
         println!(
             "- {} batch {} {:?} {:?} stride {:?}: {} predicted, {} recorded",
             call.kind(),
-            call.batch,
-            call.channels,
-            call.size,
-            call.stride,
+            call.0.batch,
+            call.0.channels,
+            call.0.size,
+            call.0.stride,
             Bytes(call.predicted_bytes()),
-            Bytes(call.recorded_bytes())
+            Bytes(call.0.workspace_bytes())
         );
     }
     let mut total = Score::default();

@@ -11,14 +11,12 @@ use headroom_device::driver::DriverCall;
 use headroom_device::{DriverError, MemoryInfo};
 
 use crate::stub::{Ever, Kind, context, ever, fail, has_failed, in_child, leaks, live, set_others_bytes};
-use crate::uploads::{SIZES, SMALL, assert_arrived, contents, memory, on_device, parts, pieces, room};
+use crate::uploads::{SIZES, SMALL, assert_arrived, contents, memory, on_device, parts, room, with_room};
 
 #[test]
 fn whichever_call_fails_nothing_is_left_and_the_next_upload_works() {
     in_child(module_path!(), "whichever_call_fails_nothing_is_left_and_the_next_upload_works", &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, mut memory, pieces, to) = with_room();
         let pinned = PinnedBuffer::new(&context, 2048).unwrap();
         let more = room(memory.as_mut(), &[2048]);
         let mut all = parts(&to, &pieces);
@@ -61,9 +59,7 @@ fn whichever_call_fails_nothing_is_left_and_the_next_upload_works() {
 fn an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again() {
     let name = "an_upload_cancelled_at_whichever_chunk_leaves_nothing_pinned_and_can_be_made_again";
     in_child(module_path!(), name, &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, memory, pieces, to) = with_room();
         let parts = parts(&to, &pieces);
         let held = || [Kind::Pinned, Kind::Streams, Kind::Events].map(live);
         for (threads, warm) in [(1, false), (1, true), (3, false), (3, true)] {
@@ -129,9 +125,7 @@ fn an_upload_goes_on_with_the_streams_and_buffers_that_there_is_room_for() {
     let name = "an_upload_goes_on_with_the_streams_and_buffers_that_there_is_room_for";
     // A buffer and a half.
     in_child(module_path!(), name, &[("HEADROOM_STUB_PINNED_KIB", "192")], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, mut memory, pieces, to) = with_room();
         let mut uploader = Uploader::with_settings(context.clone(), SMALL);
         for _ in 0..3 {
             uploader.upload(&parts(&to, &pieces)).unwrap();
@@ -158,9 +152,7 @@ fn an_upload_goes_on_with_the_streams_and_buffers_that_there_is_room_for() {
 fn an_upload_without_any_buffer_fails_and_leaves_nothing() {
     let name = "an_upload_without_any_buffer_fails_and_leaves_nothing";
     in_child(module_path!(), name, &[("HEADROOM_STUB_PINNED_KIB", "100")], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, _memory, pieces, to) = with_room();
         let error = Uploader::with_settings(context, SMALL).upload(&parts(&to, &pieces)).unwrap_err();
         assert!(matches!(error, DriverError::Failed { call: DriverCall::Pin, code: 2, .. }), "{error}");
         assert!(error.is_out_of_host_memory() && !error.is_out_of_memory(), "the card has room enough");
@@ -171,9 +163,7 @@ fn an_upload_without_any_buffer_fails_and_leaves_nothing() {
 #[test]
 fn no_room_for_an_event_is_out_of_memory() {
     in_child(module_path!(), "no_room_for_an_event_is_out_of_memory", &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, _memory, pieces, to) = with_room();
         // Before the first event is made, the thread's context is asked for.
         let outcomes = [1, 2, 3].map(|n| {
             fail(n, 2);

@@ -29,6 +29,14 @@ pub(crate) fn room(memory: &mut dyn DeviceMemory, sizes: &[usize]) -> Vec<Holdin
     sizes.iter().map(|size| memory.allocate(*size as u64).unwrap()).collect()
 }
 
+/// A context, its memory under the usual allocator, all pieces, and room for them.
+pub(crate) fn with_room() -> (CudaContext, Box<dyn DeviceMemory>, Vec<Vec<u8>>, Vec<Holding>) {
+    let context = context();
+    let mut memory = memory(&context, AllocatorKind::Native);
+    let to = room(memory.as_mut(), &SIZES);
+    (context, memory, pieces(), to)
+}
+
 pub(crate) fn parts<'a>(to: &[Holding], pieces: &'a [Vec<u8>]) -> Vec<UploadPart<'a>> {
     to.iter().zip(pieces).map(|(to, contents)| UploadPart { to: *to, contents }).collect()
 }
@@ -201,9 +209,7 @@ fn pinned_contents_go_up_without_a_buffer_and_mix_with_others() {
 fn the_ring_is_kept_from_one_upload_to_the_next_and_freed_with_the_uploader() {
     let name = "the_ring_is_kept_from_one_upload_to_the_next_and_freed_with_the_uploader";
     in_child(module_path!(), name, &[], || {
-        let (context, pieces) = (context(), pieces());
-        let mut memory = memory(&context, AllocatorKind::Native);
-        let to = room(memory.as_mut(), &SIZES);
+        let (context, memory, pieces, to) = with_room();
         // One thread needs both its buffers; of several, some may come too late to need any.
         let mut uploader = Uploader::with_settings(context, UploadSettings { threads: 1, ..SMALL });
         assert_eq!(live(Kind::Pinned), 0, "nothing before it is needed");
